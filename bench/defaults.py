@@ -37,6 +37,7 @@ CLASSES = {
     "gemma4_text": "Gemma4TextConfig",
     "granite": "GraniteConfig",
     "phi3": "Phi3Config",
+    "deepseek_v2": "DeepseekV2Config",
     "deepseek_v3": "DeepseekV3Config",
     "glm4_moe_lite": "Glm4MoeLiteConfig",
     "gpt_oss": "GptOssConfig",

@@ -69,7 +69,7 @@ impl LoraTargets {
         let row = model.architecture();
         let converts = row.has_shared_expert && !row.has_experts_alone;
         let ffn = |target: &LoraTarget| {
-            LoraTargets::FFN.contains(*target) || target.name().contains('.') && !target.is_of_all_experts()
+            LoraTargets::FFN.contains(*target) || target.name().contains('.') && target.parameter().is_none()
         };
         let other = || self.iter().filter(|target| converts && ffn(target));
         let fused = LoraTargets::new(fused).map(Unfit::Fused);

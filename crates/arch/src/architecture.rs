@@ -39,6 +39,8 @@ plimsoll_base::names! {
         Granite = "granite",
         /// Phi-3 and Phi-4 mini.
         Phi3 = "phi3",
+        /// DeepSeek V2-Lite.
+        DeepSeekV2 = "deepseek_v2",
         /// DeepSeek V3 and models of its kind: Moonlight, Kimi-K2.
         DeepSeekV3 = "deepseek_v3",
         /// GLM-4.7-Flash.
@@ -113,7 +115,10 @@ pub struct Architecture {
     pub is_fused: bool,
     /// True if feed-forward parts may consist of experts.
     pub has_experts: bool,
-    /// True if a router scores experts by sigmoids, with corrections for its choice; the first layers are dense.
+    /// True if files have DeepSeek's keys of experts, such as `n_routed_experts`; the first layers are dense, and the
+    /// shared experts are one without a gate.
+    pub has_routed_keys: bool,
+    /// True if a router scores experts by sigmoids, with corrections for its choice.
     pub has_sigmoid_router: bool,
     /// True if all layers have experts, whose weights are always divided by their sum: files have no keys for that, nor
     /// for the width of a dense part.
@@ -246,6 +251,7 @@ const LLAMA: Architecture = Architecture {
     has_delta: false,
     groups_delta: false,
     has_latent: false,
+    has_routed_keys: false,
     has_sigmoid_router: false,
     has_partial_rotary: false,
     has_longrope: false,
@@ -369,6 +375,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         qk_norms: Some(QkNorms::Heads),
         qk_norms_key: Some("use_qk_norm"),
         has_experts: true,
+        has_routed_keys: true,
         has_sigmoid_router: true,
         has_partial_rotary: true,
         has_plain_output: true,
@@ -522,12 +529,27 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         ..LLAMA
     },
     Architecture {
+        family: Family::DeepSeekV2,
+        causal_lm: "DeepseekV2ForCausalLM",
+        classifier: "DeepseekV2ForSequenceClassification",
+        gguf: None,
+        gguf_rope_pairs: false,
+        has_experts: true,
+        has_routed_keys: true,
+        has_shared_expert: true,
+        has_latent: true,
+        reads_attention_bias: false,
+        reads_mlp_bias: false,
+        ..LLAMA
+    },
+    Architecture {
         family: Family::DeepSeekV3,
         causal_lm: "DeepseekV3ForCausalLM",
         classifier: "DeepseekV3ForSequenceClassification",
         gguf: None,
         gguf_rope_pairs: false,
         has_experts: true,
+        has_routed_keys: true,
         has_sigmoid_router: true,
         has_shared_expert: true,
         has_latent: true,
@@ -542,6 +564,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf: None,
         gguf_rope_pairs: false,
         has_experts: true,
+        has_routed_keys: true,
         has_sigmoid_router: true,
         has_shared_expert: true,
         has_latent: true,

@@ -34,7 +34,11 @@ const fn shift(target: LoraTarget) -> Option<u32> {
         LoraTarget::Gate => 5,
         LoraTarget::Up => 6,
         LoraTarget::Down => 7,
+        // GGUF files of models with these are not read.
         LoraTarget::SharedGate | LoraTarget::SharedUp | LoraTarget::SharedDown => return None,
+        LoraTarget::SharedGates | LoraTarget::SharedUps | LoraTarget::SharedDowns => return None,
+        LoraTarget::QueryDown | LoraTarget::QueryUp => return None,
+        LoraTarget::LatentDown | LoraTarget::LatentUp => return None,
         // What they span has bits of its own.
         LoraTarget::ExpertsGateUp | LoraTarget::ExpertsDown => return None,
     };

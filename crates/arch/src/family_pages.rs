@@ -147,6 +147,12 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
                  set",
     },
     FamilyPage {
+        family: Family::DeepSeekV2,
+        models: "DeepSeek-V2-Lite",
+        beyond: "latent attention as DeepSeek-V3, without a latent of queries; a softmax router (`topk_method` = \
+                 `greedy`) whose weights are not divided, and shared experts in one",
+    },
+    FamilyPage {
         family: Family::DeepSeekV3,
         models: "DeepSeek-V3, Moonlight-16B-A3B",
         beyond: "latent attention, [absorbed](decisions/0118-latent-attention-is-absorbed-everywhere.md) in \

@@ -15,7 +15,7 @@ pub use attention::{AttentionSpec, Values};
 pub use delta::{CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaSpec};
 pub use dense::DenseSpec;
 pub use experts::{EXPERT_GROUPS_MAX, EXPERTS_CHOSEN_MAX, EXPERTS_MAX, ExpertsSpec, SigmoidSpec};
-pub use latent::{LATENT_STEP, LatentSpec};
+pub use latent::{IndexSpec, LATENT_STEP, LatentSpec};
 
 /// The parts of a decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -24,6 +24,14 @@ plimsoll_base::names! {
         Up = "up_proj",
         /// Output of the feed-forward part.
         Down = "down_proj",
+        /// The latent of queries.
+        QueryDown = "q_a_proj",
+        /// Queries from their latent.
+        QueryUp = "q_b_proj",
+        /// The latent of keys and values, and the rotated key.
+        LatentDown = "kv_a_proj_with_mqa",
+        /// Keys and values of all heads from their latent.
+        LatentUp = "kv_b_proj",
         /// Queries, keys and values of linear attention.
         DeltaQkv = "in_proj_qkv",
         /// Output gates of linear attention.
@@ -44,6 +52,12 @@ plimsoll_base::names! {
         SharedUp = "shared_expert.up_proj",
         /// Output of the shared expert.
         SharedDown = "shared_expert.down_proj",
+        /// Gate of several shared experts in one.
+        SharedGates = "shared_experts.gate_proj",
+        /// The projection of several shared experts in one that the gate multiplies.
+        SharedUps = "shared_experts.up_proj",
+        /// Output of several shared experts in one.
+        SharedDowns = "shared_experts.down_proj",
         /// Gates and ups of all experts as one parameter: one A for both in each expert.
         ExpertsGateUp = "experts.gate_up_proj",
         /// Outputs of all experts as one parameter.
@@ -67,6 +81,10 @@ impl LoraTarget {
             LoraTarget::Gate => "mlp.gate_proj",
             LoraTarget::Up => "mlp.up_proj",
             LoraTarget::Down => "mlp.down_proj",
+            LoraTarget::QueryDown => "self_attn.q_a_proj",
+            LoraTarget::QueryUp => "self_attn.q_b_proj",
+            LoraTarget::LatentDown => "self_attn.kv_a_proj_with_mqa",
+            LoraTarget::LatentUp => "self_attn.kv_b_proj",
             LoraTarget::DeltaQkv => "linear_attn.in_proj_qkv",
             LoraTarget::DeltaZ => "linear_attn.in_proj_z",
             LoraTarget::DeltaB => "linear_attn.in_proj_b",
@@ -77,6 +95,9 @@ impl LoraTarget {
             LoraTarget::SharedGate => "mlp.shared_expert.gate_proj",
             LoraTarget::SharedUp => "mlp.shared_expert.up_proj",
             LoraTarget::SharedDown => "mlp.shared_expert.down_proj",
+            LoraTarget::SharedGates => "mlp.shared_experts.gate_proj",
+            LoraTarget::SharedUps => "mlp.shared_experts.up_proj",
+            LoraTarget::SharedDowns => "mlp.shared_experts.down_proj",
             LoraTarget::ExpertsGateUp => "mlp.experts.gate_up_proj",
             LoraTarget::ExpertsDown => "mlp.experts.down_proj",
         }
@@ -95,6 +116,18 @@ impl LoraTarget {
     /// Returns whether it is a parameter with all experts of a layer.
     pub const fn is_of_all_experts(self) -> bool {
         !self.spans().is_empty()
+    }
+
+    /// Returns the entry of peft's `target_parameters` that is this target, if no name of a module is: the names of
+    /// shared experts are taken for those of routed ones, and all experts of a layer are no modules.
+    pub const fn parameter(self) -> Option<&'static str> {
+        match self {
+            LoraTarget::SharedGates => Some("mlp.shared_experts.gate_proj.weight"),
+            LoraTarget::SharedUps => Some("mlp.shared_experts.up_proj.weight"),
+            LoraTarget::SharedDowns => Some("mlp.shared_experts.down_proj.weight"),
+            LoraTarget::ExpertsGateUp | LoraTarget::ExpertsDown => Some(self.module()),
+            _ => None,
+        }
     }
 
     /// Returns its path in a decoder layer, or in one of the layer's experts: `mlp.experts.7.gate_proj`.

@@ -39,6 +39,16 @@ pub enum ParamKind {
     SharedGate,
     /// [3, E], routers of sigmoids only: added to scores for the choice, in three terms each; never trained
     RouterCorrection,
+    /// [heads d, width of the latent of queries]: queries of what chooses keys, which plans alone have
+    IndexQuery,
+    /// [d, h]: its keys
+    IndexKey,
+    /// [d]: the weights of their norm
+    IndexNorm,
+    /// [d]: what the norm adds
+    IndexNormBias,
+    /// [heads, h]: the weights of its heads
+    IndexWeights,
     /// [h]: after the feed-forward part
     FfnPostNorm,
     /// [1]: multiplies what the layer gives; never trained
@@ -86,6 +96,7 @@ impl ParamKind {
 
     /// Returns whether a layer multiplies rows by this parameter.
     pub fn is_product(self) -> bool {
-        self.site().is_some() || matches!(self, ParamKind::Router | ParamKind::SharedGate)
+        use ParamKind::{IndexKey, IndexQuery, IndexWeights, Router, SharedGate};
+        self.site().is_some() || matches!(self, Router | SharedGate | IndexQuery | IndexKey | IndexWeights)
     }
 }

@@ -1,8 +1,8 @@
 //! Shapes of published models, for plans and for `random:PRESET`.
 
 use crate::{
-    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, GlobalHeads, LatentSpec, LayerSet, LayersWith,
-    ModelSpec, Multipliers, QkNorms, RopeFactors, RopeScaling, SigmoidSpec, Window,
+    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, GlobalHeads, IndexSpec, LatentSpec, LayerSet,
+    LayersWith, ModelSpec, Multipliers, QkNorms, RopeFactors, RopeScaling, SigmoidSpec, Window,
 };
 
 #[rustfmt::skip]
@@ -160,6 +160,7 @@ const fn latent(
         eps: 1e-6,
         scale,
         stretch,
+        index: None,
     }
 }
 
@@ -183,6 +184,12 @@ const fn sigmoid_experts(
         biased: false,
     };
     LayersWith { layers: LayerSet::onwards(dense, layers), each }
+}
+
+/// Returns DeepSeek V2's experts: those of a softmax, whose weights are not divided.
+const fn softmax_experts(layers: u32, dense: u32, sizes: [u32; 4]) -> LayersWith<ExpertsSpec> {
+    let LayersWith { layers, each } = sigmoid_experts(layers, dense, sizes, ungrouped(1.0));
+    LayersWith { layers, each: ExpertsSpec { sigmoid: None, normalizes: false, ..each } }
 }
 
 /// Returns a router of sigmoids without groups.
@@ -213,8 +220,23 @@ const fn nano_deepseek() -> FileShape {
         // 1 / sqrt(32 + 16)
         scale: 0.144_337_57,
         stretch: 0.0,
+        index: None,
     };
     with_latent(plain, latent, sigmoid_experts(4, 1, [8, 2, 64, 1], sigmoid))
+}
+
+/// Returns a DeepSeek V2 of nano's size and vocabulary: queries are products of the input, and experts of a softmax.
+const fn nano_deepseek_v2() -> FileShape {
+    let v3 = nano_deepseek();
+    let Some(latent) = v3.latent else { unreachable!() };
+    let latent = Some(LatentSpec { query_latent: None, ..latent });
+    let experts = Some(softmax_experts(4, 1, [8, 2, 64, 2]));
+    FileShape { family: Family::DeepSeekV2, latent, experts, ..v3 }
+}
+
+/// Returns `latent` whose rows see the 2,048 keys that 32 or 64 heads of 128 elements choose.
+const fn indexed(latent: LatentSpec, heads: u32) -> LatentSpec {
+    LatentSpec { index: Some(IndexSpec { heads, width: 128, keys: 2048 }), ..latent }
 }
 
 /// YaRN of DeepSeek V3, as published; scores are multiplied by the square of 0.1 ln(40) + 1.
@@ -228,6 +250,7 @@ const DEEPSEEK_ROPE: RopeScaling = RopeScaling::Yarn {
     query_growth: 0.0,
 };
 
+/// YaRN of Kimi-K2.
 const KIMI_K2_ROPE: RopeScaling = RopeScaling::Yarn {
     factor: 32.0,
     original_max_position_embeddings: 4096,
@@ -324,9 +347,30 @@ const fn mixtral(shape: FileShape, count: u32, chosen: u32) -> FileShape {
     with_experts(FileShape { qk_norms: None, ..shape }, count, chosen, shape.ffn)
 }
 
-/// Presets that are planned only: Baichuan's attention has position biases, which the decoder lacks; files of the
-/// others are not read. Each has the family whose layers have its shape.
-pub const PLAN_ONLY: &[&str] = &["baichuan-13b", "mixtral-8x7b", "mixtral-8x22b", "olmoe-1b-7b"];
+/// Returns MiniMax-M2: experts of a router of sigmoids in all layers, half of a head rotated, and norms of rows.
+const fn minimax() -> FileShape {
+    let plain = shape(Family::Qwen3Moe, 200_064, 3072, 62, 48, 8, 128, 1536, 1e-6, 5e6, false, 196_608);
+    let LayersWith { layers, each } = sigmoid_experts(62, 0, [256, 8, 1536, 1], ungrouped(1.0));
+    let experts = LayersWith { layers, each: ExpertsSpec { shared: None, ..each } };
+    let attention = Attention { rotated: Some(64), ..plain.attention };
+    FileShape { qk_norms: Some(QkNorms::Rows), attention, experts: Some(experts), ..plain }
+}
+
+/// Why presets are planned only: Baichuan's attention has position biases, and files of the others are not read.
+const OTHER_FAMILY: &str = "this family is not trained here";
+/// Why others are: keys are chosen by a small attention of its own.
+const SPARSE: &str = "the indexer of sparse attention is not built";
+
+/// Presets that are planned only, and why. Each has the family whose layers have its shape.
+pub const PLAN_ONLY: &[(&str, &str)] = &[
+    ("baichuan-13b", OTHER_FAMILY),
+    ("mixtral-8x7b", OTHER_FAMILY),
+    ("mixtral-8x22b", OTHER_FAMILY),
+    ("olmoe-1b-7b", OTHER_FAMILY),
+    ("minimax-m2", OTHER_FAMILY),
+    ("deepseek-v3.2", SPARSE),
+    ("glm-5", SPARSE),
+];
 
 /// Known shapes for `random:PRESET`, from the published `config.json` files.
 #[rustfmt::skip]
@@ -337,6 +381,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("nano-ministral-3", nano_ministral().spec()),
     ("nano-gpt-oss", nano_with_sinks().spec()),
     ("nano-glm-4.5", nano_glm().spec()),
+    ("nano-deepseek-v2", nano_deepseek_v2().spec()),
     ("nano-deepseek-v3", nano_deepseek().spec()),
     ("nano-gemma-4", gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 256, 1e-6, 1e3, true, 64), 8, 1, 64).spec()),
     ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
@@ -367,10 +412,13 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("qwen3-next-80b-a3b", with_experts(with_delta(shape(Family::Qwen3Next, 151936, 2048, 48, 16, 2, 256, 5120, 1e-6, 1e7, false, 262144), 32), 512, 10, 512).spec()),
     ("glm-4.5-air", with_sigmoid_experts(FileShape { qk_norms: None, ..shape(Family::Glm4Moe, 151552, 4096, 46, 96, 8, 128, 10944, 1e-5, 1e6, false, 131072) }, 128, 1408, 1, 1.0).spec()),
     ("glm-4.5", with_sigmoid_experts(shape(Family::Glm4Moe, 151552, 5120, 92, 96, 8, 128, 12288, 1e-5, 1e6, false, 131072), 160, 1536, 3, 2.5).spec()),
+    ("deepseek-v2-lite", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV2, 102400, 2048, 27, 16, 16, 64, 10944, 1e-6, 1e4, false, 163840) }, latent(16, 128, 128, None, 0.114_721_39, 0.707), softmax_experts(27, 1, [64, 6, 1408, 2])).spec()),
     ("moonlight-16b-a3b", with_latent(shape(Family::DeepSeekV3, 163840, 2048, 27, 16, 16, 64, 11264, 1e-5, 5e4, false, 8192), latent(16, 128, 128, None, 0.072_168_78, 0.0), sigmoid_experts(27, 1, [64, 6, 1408, 2], ungrouped(2.446))).spec()),
     ("glm-4.7-flash", with_latent(shape(Family::Glm4MoeLite, 154880, 2048, 47, 20, 20, 64, 10240, 1e-5, 1e6, false, 202752), latent(20, 192, 256, Some(768), 0.0625, 0.0), sigmoid_experts(47, 1, [64, 4, 1536, 1], ungrouped(1.8))).spec()),
-    ("deepseek-v3", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV3, 129280, 7168, 61, 128, 128, 64, 18432, 1e-6, 1e4, false, 163840) }, latent(128, 128, 128, Some(1536), 0.135_233_82, 1.0), sigmoid_experts(61, 3, [256, 8, 2048, 1], SigmoidSpec { groups: 8, groups_chosen: 4, factor: 2.5 })).spec()),
-    ("kimi-k2", with_latent(FileShape { rope_scaling: KIMI_K2_ROPE, ..shape(Family::DeepSeekV3, 163840, 7168, 61, 64, 64, 64, 18432, 1e-6, 5e4, false, 131072) }, latent(64, 128, 128, Some(1536), 0.130_860_79, 1.0), sigmoid_experts(61, 1, [384, 8, 2048, 1], ungrouped(2.827))).spec()),
+    ("deepseek-v3", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV3, 129280, 7168, 61, 128, 128, 64, 18432, 1e-6, 1e4, false, 163840) }, latent(128, 128, 128, Some(1536), 0.135_233_77, 1.0), sigmoid_experts(61, 3, [256, 8, 2048, 1], SigmoidSpec { groups: 8, groups_chosen: 4, factor: 2.5 })).spec()),
+    ("kimi-k2", with_latent(FileShape { rope_scaling: KIMI_K2_ROPE, ..shape(Family::DeepSeekV3, 163840, 7168, 61, 64, 64, 64, 18432, 1e-6, 5e4, false, 131072) }, latent(64, 128, 128, Some(1536), 0.130_860_8, 1.0), sigmoid_experts(61, 1, [384, 8, 2048, 1], ungrouped(2.827))).spec()),
+    ("deepseek-v3.2", with_latent(FileShape { rope_scaling: DEEPSEEK_ROPE, ..shape(Family::DeepSeekV3, 129280, 7168, 61, 128, 128, 64, 18432, 1e-6, 1e4, false, 163840) }, indexed(latent(128, 128, 128, Some(1536), 0.135_233_77, 1.0), 64), sigmoid_experts(61, 3, [256, 8, 2048, 1], SigmoidSpec { groups: 8, groups_chosen: 4, factor: 2.5 })).spec()),
+    ("glm-5", with_latent(shape(Family::DeepSeekV3, 154880, 6144, 78, 64, 64, 64, 12288, 1e-5, 1e6, false, 202752), indexed(latent(64, 192, 256, Some(2048), 0.0625, 0.0), 32), sigmoid_experts(78, 3, [256, 8, 2048, 1], ungrouped(2.5))).spec()),
     ("gpt-oss-20b", gpt_oss(24, 32).spec()),
     ("gpt-oss-120b", gpt_oss(36, 128).spec()),
     ("llama-2-7b", shape(Family::Llama, 32000, 4096, 32, 32, 32, 128, 11008, 1e-5, 1e4, false, 4096).spec()),
@@ -398,6 +446,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("mixtral-8x7b", mixtral(shape(Family::Qwen3Moe, 32000, 4096, 32, 32, 8, 128, 14336, 1e-5, 1e6, false, 32768), 8, 2).spec()),
     ("mixtral-8x22b", mixtral(shape(Family::Qwen3Moe, 32000, 6144, 56, 48, 8, 128, 16384, 1e-5, 1e6, false, 65536), 8, 2).spec()),
     ("olmoe-1b-7b", FileShape { qk_norms: Some(QkNorms::Rows), ..with_experts(shape(Family::Qwen3Moe, 50304, 2048, 16, 16, 16, 128, 1024, 1e-5, 1e4, false, 4096), 64, 8, 1024) }.spec()),
+    ("minimax-m2", minimax().spec()),
     ("mistral-small-24b", shape(Family::Mistral, 131072, 5120, 40, 32, 8, 128, 32768, 1e-5, 1e8, false, 32768).spec()),
     ("mistral-small-3.1-24b", shape(Family::Mistral, 131072, 5120, 40, 32, 8, 128, 32768, 1e-5, 1e9, false, 131072).spec()),
     ("ministral-3-3b", ministral(3072, 26, 9216, 1e6, true)),
@@ -478,10 +527,15 @@ mod tests {
             ("qwen3.5-35b-a3b", 34_660_610_688),
             ("qwen3.5-122b-a10b", 122_111_526_912),
             ("qwen3-next-80b-a3b", 79_674_391_296),
+            ("deepseek-v2-lite", 15_706_484_224),
             ("moonlight-16b-a3b", 15_960_108_544),
             ("glm-4.7-flash", 29_943_390_976),
             ("deepseek-v3", 671_026_404_352),
             ("kimi-k2", 1_026_408_209_408),
+            ("minimax-m2", 228_689_748_992),
+            // As transformers counts them, with their indexers.
+            ("deepseek-v3.2", 671_877_929_216),
+            ("glm-5", 743_911_199_232),
             ("glm-4.5-air", 106_852_245_504),
             ("glm-4.5", 352_797_814_784),
             ("mistral-small-24b", 23_572_403_200),

@@ -12,7 +12,7 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         base = shorter;
     }
     // (prefix of a published name, prefix of the preset); shapes are those of the published config.json.
-    const KIN: [(&str, &str); 32] = [
+    const KIN: [(&str, &str); 33] = [
         ("qwen2.5-math-", "qwen2.5-"),
         ("qwen2.5-coder-", "qwen2.5-"),
         ("deepseek-r1-distill-qwen-7b", "qwen2.5-7b"),
@@ -30,6 +30,7 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
         ("deepseek-r1", "deepseek-v3"),
         ("deepseek-v3-0324", "deepseek-v3"),
         ("deepseek-v3.1", "deepseek-v3"),
+        ("deepseek-v3.2-exp", "deepseek-v3.2"),
         ("kimi-k2-0905", "kimi-k2"),
         ("llama-3.3-70b", "llama-3.1-70b"),
         ("mistral-7b-v0.3", "mistral-7b"),
@@ -111,7 +112,10 @@ mod tests {
             ("zai-org/GLM-4.7", Some("glm-4.5")),
             ("zai-org/GLM-4.7-Flash", Some("glm-4.7-flash")),
             ("deepseek-ai/DeepSeek-V3.1", Some("deepseek-v3")),
-            ("deepseek-ai/DeepSeek-V3.2", None),
+            ("deepseek-ai/DeepSeek-V3.2-Exp", Some("deepseek-v3.2")),
+            ("deepseek-ai/DeepSeek-V2-Lite-Chat", Some("deepseek-v2-lite")),
+            ("hf:zai-org/GLM-5", Some("glm-5")),
+            ("MiniMaxAI/MiniMax-M2", Some("minimax-m2")),
             ("deepseek-ai/DeepSeek-R1-0528", Some("deepseek-v3")),
             ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),
             ("moonshotai/Kimi-K2-Instruct-0905", Some("kimi-k2")),

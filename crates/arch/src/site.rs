@@ -36,14 +36,23 @@ impl Site {
     /// Returns the linear layers that the product consists of, in the order of its outputs.
     pub const fn layers(self) -> &'static [LoraTarget] {
         match self {
-            Site::Qkv => &[LoraTarget::Q, LoraTarget::K, LoraTarget::V],
-            // Their adapters are not built.
-            Site::QueryUp | Site::LatentUp => &[],
+            // Of latent attention the last two, or the first and the last.
+            Site::Qkv => {
+                &[LoraTarget::Q, LoraTarget::K, LoraTarget::V, LoraTarget::QueryDown, LoraTarget::LatentDown]
+            }
+            Site::QueryUp => &[LoraTarget::QueryUp],
+            Site::LatentUp => &[LoraTarget::LatentUp],
             Site::Output => &[LoraTarget::O],
             Site::GateUp => &[LoraTarget::Gate, LoraTarget::Up],
             Site::Down => &[LoraTarget::Down],
-            Site::SharedGateUp => &[LoraTarget::SharedGate, LoraTarget::SharedUp],
-            Site::SharedDown => &[LoraTarget::SharedDown],
+            // Of one shared expert, or of several in one.
+            Site::SharedGateUp => &[
+                LoraTarget::SharedGate,
+                LoraTarget::SharedUp,
+                LoraTarget::SharedGates,
+                LoraTarget::SharedUps,
+            ],
+            Site::SharedDown => &[LoraTarget::SharedDown, LoraTarget::SharedDowns],
             // Either qkvz and ba, or the others.
             Site::Delta => &[
                 LoraTarget::DeltaQkv,
@@ -64,6 +73,11 @@ impl Site {
             Site::Down => Some(LoraTarget::ExpertsDown),
             _ => None,
         }
+    }
+
+    /// Returns whether rows meet it head by head, with the inputs of each head instead of one input of all.
+    pub const fn is_of_heads(self) -> bool {
+        matches!(self, Site::LatentUp)
     }
 
     /// Returns whether each expert of a layer has its own.

@@ -149,7 +149,7 @@ fn targets_of_pattern(pattern: &str, origin: &Origin, source: &Source) -> Result
     };
     let common: Vec<LoraTarget> = LoraTargets::ALL.iter().collect();
     // Those that all families have stand for what other families have of their names.
-    let modules = || LoraTarget::ALL.into_iter().filter(|target| !target.is_of_all_experts());
+    let modules = || LoraTarget::ALL.into_iter().filter(|target| target.parameter().is_none());
     let among = if is_any(&common) { common } else { modules().collect() };
     for target in among {
         let count = (0..LAYERS_TRIED).filter(|&layer| regex.is_match(&path_of(layer, target))).count();
@@ -181,7 +181,9 @@ fn targets_of_name(name: &str, origin: &Origin, source: &Source) -> Result<Vec<L
     let is_meant = |target: &LoraTarget| {
         // `gate_up_proj` alone is a module of other families, and `down_proj` one of each expert.
         let is_short = target.is_of_all_experts() && !name.contains('.');
-        !is_short && (target.module() == name || target.module().ends_with(&format!(".{name}")))
+        let ends = |path: &str| path == name || path.ends_with(&format!(".{name}"));
+        let is_path = name.matches('.').count() > 1;
+        !is_short && (ends(target.module()) || target.parameter().is_some_and(|path| is_path && ends(path)))
     };
     // `gate_proj` of a shared expert follows from the model: see `LoraTargets::of_model`.
     for among in [LoraTargets::ALL.iter().collect(), LoraTarget::ALL.to_vec()] {

@@ -128,6 +128,7 @@ impl Kind<'_, '_> {
 
     fn few(&self, cols: usize, x: Buf<'_>, u: Buf<'_>, ends: [Arg; 2]) {
         let &Kind { dev, m, of: &Adapted { w, codes, adapter, .. }, out } = self;
+        let is_fixed = codes.is_none() && !dev.is_widened(dev.address(w.buf));
         let (rank, blocks) = (adapter.rank(), blocks_of(&adapter));
         let room = if rank <= FEW_RANKS[0] { FEW_RANKS[0] } else { FEW_RANKS[1] };
         let kernel = match (out, cols, room) {
@@ -167,7 +168,7 @@ impl Kind<'_, '_> {
         ];
         args.extend(three(b));
         args.extend(layer(m, w.n, w.k, (rank, &blocks)));
-        args.extend(args![dev, stages, codes.is_none(), adapter.scale, u]);
+        args.extend(args![dev, stages, is_fixed, adapter.scale, u]);
         args.extend(ends);
         dev.launch("adapted_few", kernel, Launch { grid, block: 192, shared }, &args);
     }

@@ -60,8 +60,8 @@ fn runs(tiles: usize, m: usize) -> (usize, usize) {
 pub(crate) fn scratch_bytes(spec: &ModelSpec, lora: LoraShape) -> u64 {
     let of = |(layer, site): (u32, Site)| {
         let row = site.target(spec, layer).and_then(|target| target.row(spec, layer));
-        // Experts' gradients need none.
-        let Some(row) = row.filter(|row| row.experts.is_none()) else { return 0 };
+        // Gradients of experts, and those head by head, need none.
+        let Some(row) = row.filter(|row| row.experts.is_none() && !site.is_of_heads()) else { return 0 };
         let outputs =
             site.targets(spec, lora, layer).map(|(target, _)| target.widths(spec, layer).1 as usize);
         if site.targets(spec, lora, layer).next().is_none() {

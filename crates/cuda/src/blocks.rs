@@ -10,6 +10,7 @@ const BLOCK: u32 = 256;
 pub(crate) fn dequantize(dev: &CudaDevice, w: Codes<'_>, out: Matrix<'_>) {
     assert_eq!(w.shape(), (out.n, out.k), "codes and weights of one shape");
     assert_eq!(out.layout, MatrixLayout::Rows);
+    dev.note_widened(out.buf);
     let mut first = 0;
     for part in w.parts.into_iter().flatten() {
         let to = out.buf.slice(first, part.n * part.k);

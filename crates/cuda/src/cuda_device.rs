@@ -15,7 +15,7 @@ use crate::{blas, driver, lt, profile};
 use plimsoll_base::{Bytes, DType, Error, Phase, Result};
 use plimsoll_device::{Claims, OpenOptions, SamplerNoise};
 use plimsoll_memory::{Buf, CardMemory};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Allowance for what a process brings about on a card and NVML does not count as its own; it was not measured.
@@ -64,8 +64,8 @@ pub struct CudaDevice {
     pub(crate) failure: Mutex<Option<Error>>,
     pub(crate) checked: bool,
     pub(crate) claims: Claims,
-    /// The weights of the next product were just made from their codes.
-    pub(crate) is_widened: AtomicBool,
+    /// Where weights were last made from their codes: the first address, and the one after the last.
+    pub(crate) widened: [AtomicU64; 2],
     pub(crate) perturbed: AtomicBool,
     /// Noise on the sampler's rows; recorded passes have none.
     pub(crate) noise: Mutex<Option<SamplerNoise>>,
@@ -124,7 +124,7 @@ impl CudaDevice {
             checked: options.checked,
             // Operations share the scratch.
             claims: Claims::new(true),
-            is_widened: AtomicBool::new(false),
+            widened: Default::default(),
             perturbed: AtomicBool::new(false),
             noise: Mutex::default(),
             regions: Vec::new(),
@@ -221,6 +221,19 @@ impl CudaDevice {
 
     pub(crate) fn multiprocessors(&self) -> u32 {
         self.gpu.info.multiprocessors
+    }
+
+    /// Notes that weights are made from their codes here: products read them after what precedes it.
+    pub(crate) fn note_widened(&self, weights: Buf<'_>) {
+        let first = self.address(weights);
+        let ends = [first, first + weights.len() as u64 * weights.dtype().bytes()];
+        self.widened.iter().zip(ends).for_each(|(kept, end)| kept.store(end, Ordering::Relaxed));
+    }
+
+    /// Returns whether the weights at an address were last made from their codes.
+    pub(crate) fn is_widened(&self, address: u64) -> bool {
+        let [first, end] = [0, 1].map(|i: usize| self.widened[i].load(Ordering::Relaxed));
+        (first..end).contains(&address)
     }
 
     pub(crate) fn has_failed(&self) -> bool {

@@ -122,7 +122,7 @@ fn launch(
     let (bytes, after) = (steps * (boxed + cols) * STEP_BYTES, (GROUP_ROWS * groups - boxed) * STEP_BYTES);
     let stages = ((SHARED_MAX - after) / bytes).min(STAGES_MAX);
     let is_recording = dev.pipeline.is_recording.load(Ordering::Relaxed);
-    let is_fixed = !dev.is_widened.swap(false, Ordering::Relaxed) && is_recording;
+    let is_fixed = !dev.is_widened(operands.a) && is_recording;
     let x = Arg::Map(tensor_map(dev, operands.b, m, k, boxed));
     let w = Arg::Map(tensor_map(dev, operands.a, n, k, cols / runs));
     let args = args![dev, x, w, m, n / runs, k.div_ceil(STEP_BYTES / 2), boxed, stages, is_fixed];

@@ -3,7 +3,6 @@
 use super::{CudaDevice, Launch};
 use plimsoll_device::Blocks;
 use plimsoll_memory::Buf;
-use std::sync::atomic::Ordering;
 
 const BLOCK: u32 = 256;
 
@@ -14,5 +13,4 @@ pub(crate) fn dequantize(dev: &CudaDevice, w: Blocks<'_>, out: Buf<'_>) {
     let args = args![dev, w.words, scales, out, words as u64];
     let kernel = super::rows::typed!("dequantize", out);
     dev.launch("nf4", kernel, Launch { grid, block: BLOCK, shared: 0 }, &args);
-    dev.is_widened.store(true, Ordering::Relaxed);
 }

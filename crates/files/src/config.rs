@@ -10,7 +10,7 @@ mod keys;
 mod latent;
 mod layers;
 mod rope;
-mod sigmoid;
+mod routed;
 
 use crate::wrapped;
 use keys::{
@@ -330,11 +330,7 @@ impl Config<'_> {
 
     fn refuse_what_is_not_built(&self, architecture: &Architecture) -> Result<()> {
         let is_count = |key: &str| {
-            if architecture.has_sigmoid_router {
-                key == sigmoid::ROUTED
-            } else {
-                experts::COUNT.contains(&key)
-            }
+            if architecture.has_routed_keys { key == routed::ROUTED } else { experts::COUNT.contains(&key) }
         };
         let of_experts = |key: &str| is_count(key) || key == "moe_intermediate_size";
         let is_built = |key: &str| architecture.has_experts && of_experts(key);

@@ -73,30 +73,18 @@ impl ExpertsSpec {
             matrix(Kind::Weight(Site::Down), ("down_proj", "ffn_down_exps"), [h, f]).of(LoraTarget::Down),
         ));
         let Some(f) = self.shared else { return };
-        // Files of families without a gate have the plural, for several experts side by side, without adapters.
-        let of = [
-            (
-                LoraTarget::SharedGate,
-                "mlp.shared_experts.gate_proj",
-                "ffn_gate_shexp",
-                Site::SharedGateUp,
-                [f, h],
-            ),
-            (LoraTarget::SharedUp, "mlp.shared_experts.up_proj", "ffn_up_shexp", Site::SharedGateUp, [f, h]),
-            (
-                LoraTarget::SharedDown,
-                "mlp.shared_experts.down_proj",
-                "ffn_down_shexp",
-                Site::SharedDown,
-                [h, f],
-            ),
-        ];
-        for (target, plural, gguf, site, shape) in of {
-            add(if self.gates_shared {
-                matrix(Kind::Weight(site), (target.module(), gguf), shape).of(target)
-            } else {
-                matrix(Kind::Weight(site), (plural, gguf), shape)
-            });
+        // Files of families without a gate have the plural, for several experts side by side.
+        let [gate, up, down] = if self.gates_shared {
+            [LoraTarget::SharedGate, LoraTarget::SharedUp, LoraTarget::SharedDown]
+        } else {
+            [LoraTarget::SharedGates, LoraTarget::SharedUps, LoraTarget::SharedDowns]
+        };
+        for (target, gguf, site, shape) in [
+            (gate, "ffn_gate_shexp", Site::SharedGateUp, [f, h]),
+            (up, "ffn_up_shexp", Site::SharedGateUp, [f, h]),
+            (down, "ffn_down_shexp", Site::SharedDown, [h, f]),
+        ] {
+            add(matrix(Kind::Weight(site), (target.module(), gguf), shape).of(target));
         }
         if self.gates_shared {
             add(matrix(Kind::SharedGate, ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"), [1, h]));

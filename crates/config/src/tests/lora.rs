@@ -59,6 +59,8 @@ fn targets_are_matched_as_in_peft() {
         ("[\"in_proj_qkv\", \"linear_attn.out_proj\"]", &[LoraTarget::DeltaQkv, LoraTarget::DeltaOut]),
         (".*linear_attn.in_proj_ba", &[LoraTarget::DeltaBa]),
         ("shared_expert.up_proj", &[LoraTarget::SharedUp]),
+        ("[\"q_b_proj\", \"shared_experts.up_proj\"]", &[LoraTarget::QueryUp, LoraTarget::SharedUps]),
+        ("mlp.shared_experts.gate_proj.weight", &[LoraTarget::SharedGates]),
         ("model\\.layers\\.\\d+\\.self_attn\\.(q|v)_proj", &[Q, V]),
         (".*(gate|down)_proj$", &[Gate, Down]),
     ] {

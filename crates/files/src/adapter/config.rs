@@ -16,7 +16,7 @@ const HEADS: [&str; 2] = ["score", "classifier"];
 /// The key of `AdapterConfig::quantize`.
 const QUANTIZATION: &str = "base_quantization";
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// The key of targets that are parameters of all experts and no modules.
+/// The key of targets that are parameters, and no modules by their names.
 const PARAMETERS: &str = "target_parameters";
 /// Most names in `target_modules`: seven per layer of a large model.
 const MODULES_MAX: usize = 1 << 14;
@@ -57,7 +57,7 @@ impl AdapterConfig {
 pub fn adapter_config_json(config: &AdapterConfig) -> Value {
     let is_scored = config.head == Head::Score;
     let (parameters, modules): (Vec<LoraTarget>, Vec<LoraTarget>) =
-        config.targets.iter().partition(|target| target.is_of_all_experts());
+        config.targets.iter().partition(|target| target.parameter().is_some());
     let mut value = json!({
         "alpha_pattern": {},
         "auto_mapping": null,
@@ -81,7 +81,7 @@ pub fn adapter_config_json(config: &AdapterConfig) -> Value {
         "use_rslora": config.rslora,
     });
     if !parameters.is_empty() {
-        value[PARAMETERS] = parameters.iter().map(|target| target.module()).collect::<Vec<_>>().into();
+        value[PARAMETERS] = parameters.iter().map(|target| target.parameter()).collect::<Vec<_>>().into();
     }
     if let Some(how) = config.quantize {
         value[QUANTIZATION] = how.name().into();
@@ -111,7 +111,7 @@ pub(super) struct Read {
     alpha: f64,
     rslora: bool,
     pub modules: Modules,
-    /// Targets that are parameters of all experts.
+    /// Targets that are parameters.
     pub parameters: Option<LoraTargets>,
     pub base: Option<String>,
     pub head: Head,
@@ -130,7 +130,7 @@ impl Read {
     /// Errors: `adapter-damaged`.
     pub fn check_targets(&self, found: LoraTargets, model: &ModelSpec, path: &Path) -> Result<()> {
         let (whole, modules): (Vec<LoraTarget>, Vec<LoraTarget>) =
-            found.iter().partition(|target| target.is_of_all_experts());
+            found.iter().partition(|target| target.parameter().is_some());
         let differ = |key: &str, said: String, found: Option<LoraTargets>| {
             let found = found.map_or("none".to_string(), |found| found.to_string());
             Err(damaged(format!("{}: {key} are {said}, and the weights have {found}", path.display())))
@@ -367,10 +367,11 @@ impl Config {
 
     /// Returns the layers that a name of `key` refers to; the path of one layer counts by its last part.
     fn targets_of(&self, key: &str, name: &str) -> Result<Vec<LoraTarget>> {
-        let is_of_key = |target: &LoraTarget| target.is_of_all_experts() == (key == PARAMETERS);
+        let is_of_key = |target: &LoraTarget| target.parameter().is_some() == (key == PARAMETERS);
         let is_meant = |target: &LoraTarget| {
             let ends = |long: &str, end: &str| long == end || long.ends_with(&format!(".{end}"));
-            ends(target.module(), name) || ends(name, target.module())
+            let path = target.parameter().unwrap_or(target.module());
+            ends(path, name) || ends(name, path)
         };
         let built = || LoraTarget::ALL.into_iter().filter(is_of_key);
         let meant: Vec<LoraTarget> = built().filter(is_meant).collect();

@@ -2,7 +2,7 @@
 
 use super::biased;
 use super::keys::{Config, EXPERT_WIDTH, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
-use super::sigmoid::{self, check_groups};
+use super::routed::{self, check_groups};
 use crate::safetensors_dir::TENSORS_MAX;
 use plimsoll_arch::expected_tensors;
 use plimsoll_arch::{
@@ -30,8 +30,8 @@ impl Config<'_> {
         if !architecture.has_experts {
             return Ok(None);
         }
-        if architecture.has_sigmoid_router {
-            return self.sigmoid_experts(layers).map(Some);
+        if architecture.has_routed_keys {
+            return self.routed_experts(architecture, layers).map(Some);
         }
         let count = self.count_of_experts()?;
         if architecture.has_biased_experts {
@@ -198,8 +198,8 @@ fn check_tensors(shape: &FileShape, (layers, count): (usize, usize), file: &str)
 /// Writes the keys that `experts` reads.
 pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     let Some(LayersWith { layers, each: experts }) = shape.experts else { return };
-    if experts.sigmoid.is_some() {
-        return sigmoid::write(shape, map);
+    if shape.architecture().has_routed_keys {
+        return routed::write(shape, map);
     }
     if experts.biased {
         return biased::write(shape, map);

@@ -60,6 +60,7 @@ impl Config<'_> {
             eps: EPS,
             scale: (stretch * stretch / f64::from(key_dim + rotated).sqrt()) as f32,
             stretch: if matches!(rope.scaling, RopeScaling::Yarn { .. }) { rope.stretch as f32 } else { 0.0 },
+            index: None,
         }))
     }
 }

@@ -244,8 +244,9 @@ impl Config<'_> {
     fn yarn(&self, shape: Shape) -> Result<RopeScaling> {
         let factor = self.required_positive("factor")?;
         let (beta_fast, beta_slow) = (self.positive("beta_fast", 32.0)?, self.positive("beta_slow", 1.0)?);
-        if beta_fast <= beta_slow {
-            return Err(self.invalid(format!("beta_fast = {beta_fast} is not above beta_slow = {beta_slow}")));
+        // Both are 1 in Kimi-K2.
+        if beta_fast < beta_slow {
+            return Err(self.invalid(format!("beta_fast = {beta_fast} is below beta_slow = {beta_slow}")));
         }
         let query_growth = match self.present(GROWTH) {
             _ if shape.grows => self.required_positive(GROWTH)?,

@@ -413,6 +413,13 @@ fn files_of_peft_are_read() {
             false,
         ),
         ("glm4_moe_experts", "glm4_moe", "v_proj, experts.gate_up_proj", false),
+        ("deepseek_v3", "deepseek_v3", "o_proj, q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj", false),
+        (
+            "moonlight",
+            "moonlight",
+            "q_proj, kv_b_proj, shared_experts.gate_proj, shared_experts.up_proj, shared_experts.down_proj",
+            false,
+        ),
     ] {
         let config = std::fs::read(golden.join(model).join("config.json")).unwrap();
         let spec = spec_from_config(&serde_json::from_slice(&config).unwrap(), "config.json").unwrap();

@@ -8,6 +8,7 @@ mod delta;
 mod gemma4;
 mod gguf;
 mod gguf_write;
+mod latent;
 mod mistral;
 mod mxfp4;
 mod safetensors;

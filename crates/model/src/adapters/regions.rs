@@ -32,14 +32,19 @@ pub fn layout(
         if !is_merged && slots > 0 {
             to.add(Life::Pass, &region_of(site), &[slots, rows, width], weights)?;
         }
-        let chosen = |layer: LayerSpec| match layer.ffn {
-            Ffn::Experts(experts) if site.is_of_experts() => experts.chosen as usize,
+        // Of experts a row has as many u as it has experts. Of heads it has one at a time, but all for gradients.
+        let each = |layer: LayerSpec| match (layer.ffn, layer.latent()) {
+            (Ffn::Experts(experts), _) if site.is_of_experts() => experts.chosen as usize,
+            (_, Some(latent)) if site.is_of_heads() && learns => latent.heads as usize,
+            (_, Some(_)) if site.is_of_heads() => 1,
             _ => 0,
         };
-        let of_pairs = width * spec.each_layer().map(chosen).max().unwrap_or(0);
+        let times = spec.each_layer().map(each).max().unwrap_or(0);
+        let of_pairs = width * times;
         widest = widest.max(of_pairs).max(if slots > 0 { width } else { 0 });
         once = once.max(if is_merged { 0 } else { of_pairs });
-        // One expert at a time; no row goes to one twice.
+        // One expert at a time, to which no row goes twice; all heads at once.
+        let rows = if site.is_of_heads() { rows * times.max(1) } else { rows };
         let of = |n: u32, k: u32| (target.kind.pack)(rows as u64, n.into(), k.into(), weights);
         for layer in (0..spec.layers.len()).filter(|layer| spec.layer(*layer).has(site)) {
             let inputs = site.target(spec, layer).map_or(0, |target| target.widths(spec, layer).0);

@@ -10,7 +10,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 35] = [
+pub const GOLDEN: [&str; 36] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -36,6 +36,7 @@ pub const GOLDEN: [&str; 35] = [
     "qwen3_5_wide",
     "qwen3_5_moe",
     "qwen3_next",
+    "deepseek_v2",
     "deepseek_v3",
     "moonlight",
     "glm4_moe_lite",

@@ -58,9 +58,21 @@ ADAPTERS = {
     ),
     "ministral3": dict(model="ministral3", targets=ALL_LINEAR, rslora=False),
     "gemma4": dict(model="gemma4", targets=ALL_LINEAR, rslora=False),
+    "deepseek_v3": dict(
+        model="deepseek_v3",
+        targets=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
+        rslora=False,
+    ),
+    # Names of shared experts are those of routed ones to peft, unless they are parameters.
+    "moonlight": dict(
+        model="moonlight",
+        targets=["q_proj", "kv_b_proj"],
+        parameters=[f"mlp.shared_experts.{name}_proj.weight" for name in ("gate", "up", "down")],
+        rslora=False,
+    ),
 }
 # Those that transformers 4.57 does not know.
-OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3", "gemma4"]
+OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3", "gemma4", "deepseek_v3", "moonlight"]
 RANK, ALPHA = 4, 8
 
 

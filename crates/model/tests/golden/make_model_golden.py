@@ -292,6 +292,21 @@ MOONLIGHT = DEEPSEEK_V3 | {
     "topk_group": 1,
 }
 
+# As V2-Lite, whose router is a softmax of which nothing is divided.
+DEEPSEEK_V2 = {
+    key: value for key, value in MOONLIGHT.items() if key not in ("num_nextn_predict_layers", "rope_interleave")
+} | {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "n_group": None,
+    "norm_topk_prob": False,
+    "rope_parameters": DEEPSEEK_V3["rope_parameters"] | {"mscale": 0.707, "mscale_all_dim": 0.707},
+    "routed_scaling_factor": 1.0,
+    "scoring_func": "softmax",
+    "topk_group": None,
+    "topk_method": "greedy",
+}
+
 GLM4_MOE_LITE = {k: v for k, v in MOONLIGHT.items() if k not in ("first_k_dense_replace", "num_nextn_predict_layers")} | {
     "architectures": ["Glm4MoeLiteForCausalLM"],
     "model_type": "glm4_moe_lite",
@@ -388,6 +403,8 @@ GEMMA4_OWN = {k: v for k, v in GEMMA4.items() if not k.startswith(("global_", "n
     "per_layer_config": {"1": {"head_dim": 48}},
     "tie_word_embeddings": False,
     "use_bidirectional_attention": None,
+}
+
 # With the keys of published files, old and new. With d = 16, theta = 1000 and 64 original positions the ramp of yarn goes
 # from 1.08 to 2.69: its ends are not rounded.
 GPT_OSS = {key: value for key, value in COMMON.items() if key not in ("torch_dtype", "rms_norm_eps")} | {
@@ -575,13 +592,13 @@ MODELS = {
     "gemma4": GEMMA4,
     "gemma4_own": GEMMA4_OWN,
     "gpt_oss": GPT_OSS,
+    "deepseek_v2": DEEPSEEK_V2,
 }
 
 # Models that 4.57 does not know. The others are of 4.57: later versions read some of their keys in another way.
 OF_5 = ["qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "glm4_moe", "glm4_moe_groups",
          "deepseek_v3", "moonlight", "glm4_moe_lite", "ministral3", "ministral3_window",
-         "gemma4", "gemma4_own"]
-         "deepseek_v3", "moonlight", "glm4_moe_lite", "gpt_oss"]
+         "gemma4", "gemma4_own", "gpt_oss", "deepseek_v2"]
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
 OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
@@ -694,7 +711,7 @@ def make_mxfp4(directory):
 
 def in_files(model, tensors):
     """The tensors of memory as files have them: those of all experts of a layer apart, but in Qwen3.5."""
-    if model.config.model_type not in ("qwen3_next", "glm4_moe", "deepseek_v3", "glm4_moe_lite"):
+    if model.config.model_type not in ("qwen3_next", "glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"):
         return tensors
     return split_experts(tensors)
 
@@ -885,8 +902,7 @@ README = """# Tiny models with reference numbers
 
 Random models, and what Hugging Face transformers computes from them in float32 on CPU, eager attention, no cache.
 Weights are random with a fixed seed; nothing is trained. Those of this list are made by `make_model_golden.py` with
-{of_4}, and those of Qwen3.5, Qwen3-Next, GLM, DeepSeek, Ministral 3 and Gemma 4 with
-{of_4}, and those of Qwen3.5, Qwen3-Next, GLM and gpt-oss with
+{of_4}, and those of Qwen3.5, Qwen3-Next, GLM, DeepSeek, Ministral 3, Gemma 4 and gpt-oss with
 {of_5}. The folders `llama`, `llama3_rope`, `qwen2`, `qwen3` and `mistral` are older, have the same
 tensors with a vocab of 260, and come from another script.
 
@@ -923,6 +939,8 @@ tensors with a vocab of 260, and come from another script.
   and v; half of a head of 32 rotates. `config.json` has the keys of transformers 4. Untied.
 - `glm4_moe_groups`: 4 layers, of which the first two are dense, with 8 experts of 16 in 4 groups: a token chooses 3 in 2 groups. Factor 2.5 on
   weights; a shared expert of 2 x 16; norms of heads, a quarter of which rotates. Untied.
+- `deepseek_v2`: a dense layer and one with 5 experts of 16, 2 of them for a token by a softmax of which nothing is divided, and a shared expert of
+  2 x 16. Latents of 40 and 8 rotated elements; `yarn` with an `mscale_all_dim` of 0.707. Untied.
 - `ministral3`: yarn with an attention factor of 1; 16 original positions, after each of which queries grow: by 1 + 0.4 ln 4 at the last. Heads of 32,
   where 64 / 4 is 16. Untied.
 - `ministral3_window`: the same in the older form, with 24 original positions, growth 0.3, a window of 16, tied.

@@ -52,6 +52,40 @@ fn each_form_is_exact_and_within_its_plan() {
     }
 }
 
+/// Shows that a run over weights in 4 bits is exact and within its plan in every family.
+#[test]
+fn adapters_over_codes_are_exact_and_within_their_plan_in_every_family() {
+    let folder = recipe();
+    let few = [
+        "train.steps=2",
+        "eval.prompts_max=8",
+        "rollout.prompts_per_step=4",
+        "rollout.group_size=2",
+        "lora.rank=4",
+        CODES,
+    ];
+    for (index, preset) in
+        ["qwen3.5-moe", "qwen3-next", "ministral-3", "glm-4.5", "deepseek-v2", "gemma-4"].iter().enumerate()
+    {
+        let model = format!("model=random:nano-{preset}");
+        let targets = match *preset {
+            "qwen3-next" => "[\"q_proj\", \"in_proj_qkvz\", \"experts.gate_up_proj\"]",
+            "glm-4.5" => "[\"q_proj\", \"experts.down_proj\", \"shared_experts.up_proj\"]",
+            "deepseek-v2" => {
+                "[\"q_proj\", \"kv_a_proj_with_mqa\", \"kv_b_proj\", \"shared_experts.down_proj\"]"
+            }
+            _ => "\"all-linear\"",
+        };
+        let dtype = ["model_options.dtype=f32", "model_options.dtype=bf16"][index % 2];
+        let targets = format!("lora.targets={targets}");
+        let summary = folder.summary(preset, &[&few[..], &[&*model, &*targets, dtype]].concat());
+        assert_eq!(summary["logprob_mismatch_max"], 0.0, "{preset}");
+        assert_eq!(summary["arena_planned_bytes"], summary["arena_used_bytes"], "{preset}");
+        let [peak, planned] = ["rss_peak_bytes", "rss_planned_bytes"].map(|of| summary[of].as_u64());
+        assert!(peak.expect("bytes") <= planned.expect("bytes"), "{preset}: {summary}");
+    }
+}
+
 #[test]
 fn each_form_goes_on_with_its_bits_and_on_any_number_of_ranks() {
     let folder = recipe();

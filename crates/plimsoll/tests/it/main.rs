@@ -56,6 +56,7 @@ mod import_objectives;
 mod import_scripts;
 mod init;
 mod labels;
+mod latent;
 mod launch;
 mod limits;
 mod load_line;

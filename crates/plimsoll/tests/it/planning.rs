@@ -189,23 +189,28 @@ fn a_plan_shows_what_it_assumed_and_the_time_of_the_run() {
 
 #[test]
 fn families_that_are_not_trained_are_planned_and_the_plan_says_so() {
-    for (model, shape) in [
-        ("hf:mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
-        ("random:mixtral-8x22b", "mixtral-8x22b"),
-        ("random:olmoe-1b-7b", "olmoe-1b-7b"),
+    let (other, sparse) = ("this family is not trained here", "the indexer of sparse attention is not built");
+    for (model, shape, why) in [
+        ("hf:mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b", other),
+        ("random:mixtral-8x22b", "mixtral-8x22b", other),
+        ("random:olmoe-1b-7b", "olmoe-1b-7b", other),
+        ("random:deepseek-v3.2", "deepseek-v3.2", sparse),
+        ("hf:zai-org/GLM-5", "glm-5", sparse),
     ] {
         let model = format!("model={model}");
         let limit = "host=16TiB,disk=64TiB";
         let args = ["plan", FIRST, "--limit", limit, "--set", &model, "--set", "data.prompt_tokens_max=32"];
         let (code, plan) = object(&[&args[..], &["--json"]].concat());
-        let words = format!("{shape} is planned only: this family is not trained here");
+        let words = format!("{shape} is planned only: {why}");
         assert_eq!(code, 0, "{plan}");
         assert!(
             plan["assumed"][0].as_str().is_some_and(|said| said.ends_with(&words)),
             "{}",
             plan["assumed"]
         );
-        let said = ["error[model-unsupported]: ", "is a shape for plans only"];
+        let has_index = plan["regions"].to_string().contains("latent.index_keys");
+        assert_eq!(has_index, why == sparse, "{shape}: {}", plan["regions"]);
+        let said = ["error[model-unsupported]: ", "is a shape for plans only", why];
         let folder = Run::new(SMALL);
         folder.check_train(&[&format!("model=random:{shape}")], 1, &said);
     }

@@ -305,10 +305,14 @@ fn shape_of_plan(name: &str, options: &ModelOptions) -> Result<Option<(OpenModel
     )))
 }
 
+/// Returns why a preset is planned only, if it is.
+fn not_trained(preset: &str) -> Option<&'static str> {
+    PLAN_ONLY.iter().find(|(name, _)| *name == preset).map(|(_, why)| *why)
+}
+
 /// Words about a preset that exists only for planning.
 fn planned_only(preset: &str) -> Option<String> {
-    let is_planned_only = PLAN_ONLY.contains(&preset);
-    is_planned_only.then(|| format!("{preset} is planned only: this family is not trained here"))
+    not_trained(preset).map(|why| format!("{preset} is planned only: {why}"))
 }
 
 /// Requires that a model besides the run's own has no adapter: `key` names it in the run file.
@@ -391,11 +395,12 @@ pub(crate) fn other_specs(
 ///
 /// Errors: `model-unsupported`.
 pub(crate) fn check_trainable(model: &str) -> Result<()> {
-    let preset = model.strip_prefix("random:").filter(|preset| PLAN_ONLY.contains(preset));
+    let preset = model.strip_prefix("random:").and_then(|preset| Some((preset, not_trained(preset)?)));
     match preset {
         None => Ok(()),
-        Some(preset) => {
+        Some((preset, why)) => {
             Err(Error::new("model-unsupported", format!("{model}: `{preset}` is a shape for plans only"))
+                .fact(why)
                 .hint("plan it, or train another preset"))
         }
     }

@@ -85,7 +85,7 @@ fn spec(family: Family) -> ModelSpec {
                 sigmoid: family.architecture().has_sigmoid_router.then_some(SIGMOID),
                 balance: 0.001,
                 shared: family.architecture().has_shared_expert.then_some(32),
-                gates_shared: !family.architecture().has_sigmoid_router,
+                gates_shared: !family.architecture().has_routed_keys,
                 is_fused: family == Family::GptOss,
                 biased: family.architecture().has_biased_experts,
             },

@@ -18,7 +18,7 @@ use plimsoll_model::{
 use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 
 /// An adapter with the model that it is of.
-const GOLDEN: [(&str, &str); 12] = [
+const GOLDEN: [(&str, &str); 14] = [
     ("llama", "llama"),
     ("llama_qv_rslora", "llama"),
     ("qwen2", "qwen2"),
@@ -31,6 +31,8 @@ const GOLDEN: [(&str, &str); 12] = [
     ("glm4_moe_experts", "glm4_moe"),
     ("ministral3", "ministral3"),
     ("gemma4", "gemma4"),
+    ("deepseek_v3", "deepseek_v3"),
+    ("moonlight", "moonlight"),
 ];
 const PASS: PassLimits = PassLimits {
     rows: 154,
@@ -197,8 +199,8 @@ fn log_probs_and_gradients_agree_with_peft() {
                 let bound = match (name, merge) {
                     ("qwen3_next", true) => 3e-4,
                     ("qwen3_next", false) => 4e-5,
-                    // There, transformers in f32 is off by 1.8e-6.
-                    ("ministral3", _) => 6e-6,
+                    // There, transformers in f32 is off by 1.8e-6 and 1.5e-6.
+                    ("ministral3" | "deepseek_v3", _) => 6e-6,
                     _ => 3e-6,
                 };
                 assert!(d < bound, "{name} {machine:?} {tensor}, merged {merge}: gradients differ by {d}");

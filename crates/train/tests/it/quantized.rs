@@ -1,7 +1,7 @@
 //! Products in 4 bits against the same numbers in full: log-probabilities, and gradients of adapters, to the bit.
 
 use crate::common::{Harness, MIXED, Machine, Setup, read, same_bits};
-use plimsoll_arch::{Caches, LoraShape, LoraTargets, ParamKind, Quantization};
+use plimsoll_arch::{Cache, Caches, LoraShape, LoraTargets, ModelSpec, ParamKind, Quantization};
 use plimsoll_base::DType;
 use plimsoll_device::Matrix;
 use plimsoll_device::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
@@ -17,14 +17,13 @@ const PASS: PassLimits = PassLimits {
     segments: 6,
     table_entries: 32,
     copies: 3,
-    caches: Caches::paged(16),
+    caches: Caches::paged(16).and(Cache::State, 12),
 };
 const SCALE: f32 = 1.5;
 
-/// The adapters of a model: names reach no experts that are one parameter.
-fn lora_of(source: &str) -> LoraShape {
-    let is_one = source.starts_with("gpt_oss");
-    LoraShape { rank: 8, targets: if is_one { LoraTargets::ATTENTION } else { LoraTargets::ALL } }
+/// The adapters of a model: all that are built.
+fn lora_of(spec: &ModelSpec) -> LoraShape {
+    LoraShape { rank: 8, targets: LoraTargets::built_for(spec).of_model(spec) }
 }
 
 fn harness(machine: Machine, dtype: DType, recompute: Recompute, quantize: Option<Quantization>) -> Harness {
@@ -38,8 +37,9 @@ fn harness_of(
     recompute: Recompute,
     quantize: Option<Quantization>,
 ) -> Harness {
-    let lora = Some((lora_of(source), SCALE));
-    let setup = Setup { machine, recompute, quantize, lora, threads: 2, ..Setup::new(source, dtype, PASS) };
+    let plain = Setup::new(source, dtype, PASS);
+    let lora = Some((lora_of(&plain.open().spec), SCALE));
+    let setup = Setup { machine, recompute, quantize, lora, threads: 2, ..plain };
     Harness::new(setup, Layout::new())
 }
 
@@ -63,7 +63,7 @@ fn round_products(h: &mut Harness) {
 }
 
 fn gradients(h: &mut Harness, sequences: &[Sequence<'_>]) -> Vec<f32> {
-    let (spec, dtype, lora) = (h.spec, h.setup.dtype, lora_of(&h.setup.source));
+    let (spec, dtype, lora) = (h.spec, h.setup.dtype, lora_of(&h.spec));
     let table = h.setup.adapters(&spec).expect("a harness with adapters");
     let mut parts = h.parts();
     let grads = Adapters::bind(&spec, &table, dtype, lora, SCALE, parts.resident.buf("lora.grads"));
@@ -112,6 +112,25 @@ fn products_in_codes_are_those_of_their_numbers() {
                 assert!(same_bits(&gradients(&mut coded, &all), &want_grads), "gradients, {what}");
             }
         }
+    }
+}
+
+/// Every family whose products are others than a Llama's, with adapters of all that can have them; in f32, as codes are
+/// of numbers before they are rounded to bf16.
+#[test]
+fn products_of_every_family_in_codes_are_those_of_their_numbers() {
+    let (all, machine, dtype) = (sequences(), Machine::detect(), DType::F32);
+    for preset in ["qwen3.5-moe", "qwen3-next", "ministral-3", "glm-4.5", "deepseek-v2", "gemma-4"] {
+        let source = format!("random:nano-{preset}");
+        let mut whole = harness_of(&source, machine, dtype, Recompute::None, None);
+        round_products(&mut whole);
+        let want = whole.logprobs(&all, 1.0).unwrap().0;
+        let want_grads = gradients(&mut whole, &all);
+        assert!(want_grads.iter().any(|g| *g != 0.0));
+        let mut coded = harness_of(&source, machine, dtype, Recompute::Layer, Some(Quantization::Nf4));
+        let got = coded.logprobs(&all, 1.0).unwrap().0;
+        assert!(got.iter().zip(&want).all(|(a, b)| same_bits(a, b)), "log-probs of {preset}");
+        assert!(same_bits(&gradients(&mut coded, &all), &want_grads), "gradients of {preset}");
     }
 }
 

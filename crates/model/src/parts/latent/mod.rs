@@ -7,16 +7,18 @@
 //! Legend: as in `arch::LatentSpec`, and M rows.
 
 pub(crate) mod regions;
+mod up;
 
 use super::attention::{attend, scores};
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, MixerGradients, Product};
 use plimsoll_arch::Site;
 use plimsoll_device::{
-    AttentionBackward, ColumnOrder, Columns, Heads, Matrix, MoveColumns, Norm, NormGrads, RopeBackward,
+    AttentionBackward, ColumnOrder, Columns, Heads, MoveColumns, Norm, NormGrads, RopeBackward,
 };
 use plimsoll_memory::Buf;
 use regions::{GradientBufs, LatentBufs};
+use up::{Part, Up, gradients, is_trained};
 
 /// Blocks of columns on their way, of all heads or of one.
 struct Blocks<'b> {
@@ -24,13 +26,6 @@ struct Blocks<'b> {
     to: Columns<'b>,
     columns: usize,
     order: ColumnOrder,
-}
-
-/// Which rows of the upward product a head has: those of its keys, or of its values.
-#[derive(Clone, Copy)]
-enum Part {
-    Keys,
-    Values,
 }
 
 /// Computes the input of the output projection.
@@ -41,10 +36,10 @@ pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &LatentBufs<'_>) {
     if let Some(query) = bufs.query {
         layer.product(Site::QueryUp, query.normed, query.queries);
     }
-    let (queries, up) = (bufs.queries(first), up(layer));
+    let (queries, up) = (bufs.queries(first), Up::of(layer));
     bufs.heads(layer, queries, Columns::by_head(bufs.keys, bufs.rows, bufs.key_dim), bufs.key_dim);
     for head in 0..bufs.heads {
-        dev.matmul_dx(bufs.key_of(head), bufs.part(up, head, Part::Keys), bufs.wide_of(head), false);
+        up.head_to_latent(dev, bufs, (Part::Keys, head), bufs.key_of(head), bufs.wide_of(head));
     }
     let to = bufs.latents(bufs.adjacent, bufs.heads + 2);
     bufs.heads(layer, bufs.by_head(bufs.wide), to, bufs.latent);
@@ -59,8 +54,7 @@ pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &LatentBufs<'_>) {
     attend(layer, &bufs.attention, bufs.adjacent, bufs.out);
     bufs.heads(layer, bufs.latents(bufs.out, bufs.heads), bufs.by_head(bufs.wide), bufs.latent);
     for head in 0..bufs.heads {
-        let w = bufs.part(up, head, Part::Values);
-        dev.matmul(bufs.wide_of(head), w, None, bufs.value_of(head), false);
+        up.latent_to_head(dev, bufs, (Part::Values, head), bufs.wide_of(head), bufs.value_of(head));
     }
     bufs.heads(layer, bufs.values_by_head(), bufs.values_in_rows(layer.bufs.attn), bufs.value_dim);
 }
@@ -128,15 +122,12 @@ fn values_backward(
     let (layer, dev) = (step.layer, step.layer.dev);
     bufs.heads(layer, bufs.values_in_rows(d_mixed), bufs.values_by_head(), bufs.value_dim);
     bufs.heads(layer, bufs.latents(bufs.out, bufs.heads), bufs.by_head(bufs.wide), bufs.latent);
-    if let Some(grads) = step.weights() {
-        for head in 0..bufs.heads {
-            let grad = bufs.part(grads.at(Site::LatentUp), head, Part::Values);
-            dev.matmul_dw(bufs.value_of(head), bufs.wide_of(head), grad, step.add, step.back.pack);
-        }
+    if is_trained(step) {
+        gradients(step, bufs, Part::Values);
     }
-    let up = up(layer);
+    let up = Up::of(layer);
     for head in 0..bufs.heads {
-        dev.matmul_dx(bufs.value_of(head), bufs.part(up, head, Part::Values), bufs.wide_of(head), false);
+        up.head_to_latent(dev, bufs, (Part::Values, head), bufs.value_of(head), bufs.wide_of(head));
     }
     // The first columns of what attention gives are not used.
     dev.zero(d.out);
@@ -153,16 +144,13 @@ fn queries_backward(
     let (layer, dev, p) = (step.layer, step.layer.dev, bufs.key_dim);
     let by_head = Columns::by_head(bufs.keys, bufs.rows, p);
     bufs.heads(layer, bufs.latents(bufs.adjacent, bufs.heads + 2), bufs.by_head(bufs.wide), bufs.latent);
-    if let Some(grads) = step.weights() {
+    if is_trained(step) {
         bufs.heads(layer, bufs.queries(layer.bufs.qkv), by_head, p);
-        for head in 0..bufs.heads {
-            let grad = bufs.part(grads.at(Site::LatentUp), head, Part::Keys);
-            dev.matmul_dw(bufs.key_of(head), bufs.wide_of(head), grad, step.add, step.back.pack);
-        }
+        gradients(step, bufs, Part::Keys);
     }
-    let up = up(layer);
+    let up = Up::of(layer);
     for head in 0..bufs.heads {
-        dev.matmul(bufs.wide_of(head), bufs.part(up, head, Part::Keys), None, bufs.key_of(head), false);
+        up.latent_to_head(dev, bufs, (Part::Keys, head), bufs.wide_of(head), bufs.key_of(head));
     }
     let to = match bufs.query.zip(d.query) {
         Some((_, d)) => Columns { buf: d.queries, ..bufs.queries(layer.bufs.qkv) },
@@ -227,21 +215,7 @@ fn norms<'a>(layer: &LayerPass<'_, 'a, '_>, bufs: &LatentBufs<'_>) -> [Option<No
     [layer.w.q_norm, layer.w.k_norm].map(|w| w.map(|w| Norm::new(w, bufs.eps)))
 }
 
-/// Returns the weights of the upward product of keys and values.
-fn up<'a>(layer: &LayerPass<'_, 'a, '_>) -> Matrix<'a> {
-    layer.w.ready(layer.dev, Site::LatentUp)
-}
-
 impl LatentBufs<'_> {
-    /// Returns the rows of a product, or of its gradient, that are a head's.
-    fn part<'w>(&self, of: Matrix<'w>, head: usize, part: Part) -> Matrix<'w> {
-        let first = head * (self.key_dim + self.value_dim);
-        match part {
-            Part::Keys => of.rows(first, self.key_dim),
-            Part::Values => of.rows(first + self.key_dim, self.value_dim),
-        }
-    }
-
     /// Moves a block of each head.
     fn heads(&self, layer: &LayerPass<'_, '_, '_>, from: Columns<'_>, to: Columns<'_>, columns: usize) {
         move_heads(layer, self, Blocks { from, to, columns, order: ColumnOrder::Same });

@@ -3,9 +3,10 @@
 //!
 //! Legend: as in `arch::LatentSpec`; D = R + L, and M rows.
 
+use crate::activations::mode::Mode;
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
 use crate::parts::attention::regions::AttentionBufs;
-use plimsoll_arch::LatentSpec;
+use plimsoll_arch::{Cache, IndexSpec, KV_BLOCK, LatentSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::Columns;
 use plimsoll_memory::Buf;
@@ -130,6 +131,7 @@ pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
         to.add(Life::Layer, "latent.query", &[m, query], weights)?;
         to.rows("latent.queries", QUERIES, weights)?;
     }
+    add_index(to)?;
     if of.mode.recompute().is_none() {
         return Ok(());
     }
@@ -139,6 +141,19 @@ pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
     if query > 0 {
         to.add(Life::Layer, "latent.d_queries", &[m, width(|of| of.query_width())], weights)?;
         to.add(Life::Layer, "latent.d_query", &[m, query], weights)?;
+    }
+    Ok(())
+}
+
+/// Adds queries and cached keys of what chooses the keys of rows, which plans alone have.
+fn add_index(to: &mut Regions<'_>) -> Result<()> {
+    let (of, weights) = (to.of, to.weights);
+    let indexes = || of.spec.each_layer().filter_map(|layer| layer.latent()?.index);
+    let Some(IndexSpec { heads, width, .. }) = indexes().next() else { return Ok(()) };
+    let (width, blocks) = (width as usize, of.limits.caches.units(Cache::PAGED));
+    to.add(Life::Layer, "latent.index_queries", &[of.limits.rows, heads as usize * width], weights)?;
+    if matches!(of.mode, Mode::Rollout { .. }) {
+        to.add(Life::Cached, "latent.index_keys", &[indexes().count(), blocks, width, KV_BLOCK], weights)?;
     }
     Ok(())
 }

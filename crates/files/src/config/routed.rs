@@ -1,8 +1,9 @@
-//! Experts whose router scores by sigmoids: the keys of DeepSeek-V3, which GLM's files have too.
+//! Experts by DeepSeek's keys, which GLM's files have too: those of routers that score by sigmoids, and of DeepSeek-V2's.
 
 use super::keys::{Config, FFN_MAX, LAYERS_MAX, brief, out_of_range, short, unsupported};
 use plimsoll_arch::{
-    EXPERT_GROUPS_MAX, EXPERTS_MAX, ExpertsSpec, Family, FileShape, LayerSet, LayersWith, SigmoidSpec,
+    Architecture, EXPERT_GROUPS_MAX, EXPERTS_MAX, ExpertsSpec, Family, FileShape, LayerSet, LayersWith,
+    SigmoidSpec,
 };
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -21,25 +22,46 @@ const SPARSE_KIND: &str = "sparse";
 
 impl Config<'_> {
     /// Reads the experts of a decoder of `layers` layers.
-    pub(super) fn sigmoid_experts(&self, layers: u32) -> Result<LayersWith<ExpertsSpec>> {
-        for (key, built) in [("scoring_func", json!("sigmoid")), ("topk_method", json!("noaux_tc"))] {
-            if let Some(value) = self.present(key).filter(|value| **value != built) {
-                return Err(unsupported(self.file, key, value, &brief(&built)));
+    pub(super) fn routed_experts(
+        &self,
+        architecture: &Architecture,
+        layers: u32,
+    ) -> Result<LayersWith<ExpertsSpec>> {
+        let is_sigmoid = architecture.has_sigmoid_router;
+        let built: &[(&str, Value)] = if is_sigmoid {
+            &[("scoring_func", json!("sigmoid")), ("topk_method", json!("noaux_tc"))]
+        } else {
+            // The reference does not divide, whatever a file says; DeepSeek's own code does if it is asked to.
+            &[
+                ("scoring_func", json!("softmax")),
+                ("topk_method", json!("greedy")),
+                ("norm_topk_prob", json!(false)),
+            ]
+        };
+        for (key, built) in built {
+            if let Some(value) = self.present(key).filter(|value| *value != built) {
+                return Err(unsupported(self.file, key, value, &brief(built)));
             }
+        }
+        let factor = self.required_positive("routed_scaling_factor")?;
+        if !is_sigmoid && factor != 1.0 {
+            return Err(unsupported(self.file, "routed_scaling_factor", &json!(factor), "1"));
         }
         let ffn = self.size("moe_intermediate_size", FFN_MAX)?;
         let shared = self.size(SHARED, EXPERTS_MAX as u64)?;
-        let sigmoid = SigmoidSpec {
-            groups: self.size("n_group", EXPERTS_MAX as u64)?,
-            groups_chosen: self.size("topk_group", EXPERTS_MAX as u64)?,
-            factor: self.required_positive("routed_scaling_factor")? as f32,
+        let sigmoid = || -> Result<SigmoidSpec> {
+            Ok(SigmoidSpec {
+                groups: self.size("n_group", EXPERTS_MAX as u64)?,
+                groups_chosen: self.size("topk_group", EXPERTS_MAX as u64)?,
+                factor: factor as f32,
+            })
         };
         let each = ExpertsSpec {
             count: self.size(ROUTED, EXPERTS_MAX as u64)?,
             chosen: self.size("num_experts_per_tok", EXPERTS_MAX as u64)?,
             ffn,
-            normalizes: self.flag("norm_topk_prob")?,
-            sigmoid: Some(sigmoid),
+            normalizes: is_sigmoid && self.flag("norm_topk_prob")?,
+            sigmoid: is_sigmoid.then(sigmoid).transpose()?,
             // Files have no coefficient: in training the corrections keep experts equally loaded.
             balance: 0.0,
             shared: Some(shared.saturating_mul(ffn)),
@@ -98,10 +120,9 @@ pub(super) fn check_groups(experts: &ExpertsSpec, file: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes the keys that `sigmoid_experts` reads, and that no layers predict further tokens: they are not written.
+/// Writes the keys that `routed_experts` reads, and that no layers predict further tokens: they are not written.
 pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     let Some(LayersWith { layers, each: experts }) = shape.experts else { return };
-    let Some(SigmoidSpec { groups, groups_chosen, factor }) = experts.sigmoid else { return };
     let dense = layers.iter().next().unwrap_or(shape.layers);
     for (key, value) in [
         (ROUTED, experts.count.into()),
@@ -109,14 +130,20 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         ("num_experts_per_tok", experts.chosen.into()),
         ("moe_intermediate_size", experts.ffn.into()),
         ("norm_topk_prob", experts.normalizes.into()),
-        ("n_group", groups.into()),
-        ("topk_group", groups_chosen.into()),
-        ("routed_scaling_factor", short(factor).into()),
         (DENSE, dense.into()),
-        ("num_nextn_predict_layers", 0.into()),
     ] {
         map.insert(key.into(), value);
     }
+    let of_router: &[(&str, Value)] = match experts.sigmoid {
+        Some(SigmoidSpec { groups, groups_chosen, factor }) => &[
+            ("n_group", groups.into()),
+            ("topk_group", groups_chosen.into()),
+            ("routed_scaling_factor", short(factor).into()),
+            ("num_nextn_predict_layers", 0.into()),
+        ],
+        None => &[("topk_method", "greedy".into()), ("routed_scaling_factor", 1.0.into())],
+    };
+    map.extend(of_router.iter().map(|(key, value)| (key.to_string(), value.clone())));
     if shape.family == Family::Glm4MoeLite {
         // Its class reads no number.
         let kind = |layer| if layer < dense { DENSE_KIND } else { SPARSE_KIND };
