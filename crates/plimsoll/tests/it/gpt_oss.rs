@@ -2,7 +2,7 @@
 
 use crate::common::{check_refused, every_nth};
 use crate::ranks::left;
-use crate::run::{Run, export, number};
+use crate::run::{Run, export, number, region};
 use crate::tiny::{self, tensors};
 use serde_json::json;
 
@@ -83,8 +83,22 @@ fn what_is_not_built_for_sinks_is_refused_by_name() {
     let [whole, to] = ["whole", "model.gguf"].map(|name| folder.text_path(name));
     let said = ["error[model-unsupported]: ", "GptOssForCausalLM has no GGUF form here"];
     check_refused(&["checkpoint", "export", &whole, "--format", "gguf", "--to", &to], 1, &said);
-    let run = folder.text_path("run.toml");
-    let said = ["error[model-unsupported]: ", "attention with sinks is not built for run.device = \"cuda\""];
-    let limit = "--limit=device=80GiB,host=64GiB,disk=1TiB";
-    check_refused(&["plan", &run, "--set", "run.device=cuda", limit], 2, &said);
+}
+
+/// Experts in their blocks: 20b under 24 GiB, and 120b on one card of 80.
+#[test]
+fn adapters_of_published_sizes_are_planned_for_one_card() {
+    let folder = run_of_gpt_oss();
+    let sets = ["lora.rank=16", "lora.quantize=mxfp4", "run.device=cuda"];
+    for (size, [layers, experts], memory) in [("20b", [24, 32], "24GiB"), ("120b", [36, 128], "80GiB")] {
+        let model = format!("model=random:gpt-oss-{size}");
+        let (limit, device) =
+            ("--limit=device=141GiB,host=256GiB,disk=2TiB", format!("memory.device={memory}"));
+        let plan = folder.plan(&[&sets[..], &[&model, limit, &device]].concat());
+        assert_eq!(plan["fits"], true, "{size}: {}", plan["pools"]);
+        // Rows of 2880 are 90 blocks of 17 bytes.
+        let codes: u64 = layers * experts * (5760 + 2880) * 90 * 17;
+        let row = region(&plan, "actor.codes").expect("a row");
+        assert_eq!(number(row, "bytes"), codes as f64, "{row}");
+    }
 }
