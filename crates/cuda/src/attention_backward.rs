@@ -195,7 +195,11 @@ pub(crate) fn sinks(dev: &CudaDevice, args: SinkBackward<'_>) {
     let d = out.len() / (rows * a).max(1);
     assert_eq!((lse.len(), lse.dtype(), grad.len()), (rows * a, DType::F32, a), "lse of [{rows}, {a}]");
     assert_eq!([out.len(), dout.len()], [rows * a * d; 2], "out and dout of [{rows}, {a} x {d}]");
-    assert_eq!([sinks.dtype(), dout.dtype()], [out.dtype(); 2], "dtypes of sinks, outputs and their gradient");
+    assert_eq!(
+        [sinks.dtype(), dout.dtype()],
+        [out.dtype(); 2],
+        "dtypes of sinks, outputs and their gradient"
+    );
     let how = Launch { grid: [a as u32, 1, 1], block: SINK_THREADS, shared: 0 };
     let args = args![dev, sinks, out, lse, dout, grad, rows, a, d, add];
     dev.launch("attention_backward", typed!("sink_backward", out, grad), how, &args);

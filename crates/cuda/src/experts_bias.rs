@@ -21,7 +21,12 @@ pub(crate) fn add(dev: &CudaDevice, out: Buf<'_>, bias: Buf<'_>, routes: Routes<
     let wide = wide(dev, n, 8, &[out, bias]);
     let items = if wide { out.len() / 8 } else { out.len() };
     let args = args![dev, out, bias, routes.pairs, routes.experts, routes.weights, n, items, wide, weighs];
-    dev.launch("experts_bias", typed!("add_bias", out, bias), blocks(items, THREADS as usize, THREADS), &args);
+    dev.launch(
+        "experts_bias",
+        typed!("add_bias", out, bias),
+        blocks(items, THREADS as usize, THREADS),
+        &args,
+    );
 }
 
 /// Computes the gradient of biases: sums over the pairs of each expert.

@@ -8,7 +8,8 @@ use crate::driver::Pinned;
 use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, columns, delta,
     delta_rows, driver, experts, experts_adapter, experts_bias, experts_codes, head, head_divergence,
-    head_gates, head_listed, matmul, memory, muon, optimizer, pipeline, rotation, route, rows, sample, transfer,
+    head_gates, head_listed, matmul, memory, muon, optimizer, pipeline, rotation, route, rows, sample,
+    transfer,
 };
 use plimsoll_arch::{AttentionSpec, ModelSpec};
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};

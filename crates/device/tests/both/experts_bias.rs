@@ -172,11 +172,16 @@ pub fn products_of_experts_in_codes_have_the_bits_of_their_numbers<D: Machine>(o
     for ((case, parts), e) in CODED.into_iter().flat_map(|of| [(of, Bf16), (of, F32)]) {
         let Case { h: k, experts, chosen, .. } = case;
         let (n, p) = (2 * case.f, case.pairs());
-        let mut buffers = blocks::buffers(D::KIND, (parts, k), e);
-        let room = buffers.last().expect("the widened matrix").2;
-        buffers.extend(case.buffers(D::KIND, e, F32));
-        buffers.extend([("room", e, room), ("of_pairs", e, p * k)]);
-        buffers.extend([("want", F32, p * n), ("got", F32, p * n), ("want_e", e, p * n), ("got_e", e, p * n)]);
+        let coded = blocks::buffers(D::KIND, (parts, k), e);
+        let room = coded.last().expect("the widened matrix").2;
+        let mut buffers = vec![("of_pairs", e, p * k), ("room", e, room)];
+        buffers.extend(coded.into_iter().chain(case.buffers(D::KIND, e, F32)));
+        buffers.extend([
+            ("want", F32, p * n),
+            ("got", F32, p * n),
+            ("want_e", e, p * n),
+            ("got_e", e, p * n),
+        ]);
         for rig in &mut open(&buffers) {
             let codes = blocks::fill(rig, (parts, k));
             let [numbers, room] = ["dense", "room"].map(|name| rig.matrix(name, experts * n, k, e));

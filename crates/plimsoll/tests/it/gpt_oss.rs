@@ -1,8 +1,9 @@
 //! Sinks, and experts with biases and clamped gates, from outside: ranks, resuming, files, and what is refused.
 
-use crate::common::{check_refused, every_nth};
+use crate::common::{check_refused, every_nth, plimsoll};
 use crate::ranks::left;
 use crate::run::{Run, export, number, region};
+use crate::shared_experts::check_merged;
 use crate::tiny::{self, tensors};
 use serde_json::json;
 
@@ -23,6 +24,9 @@ fn run_of_gpt_oss() -> Run {
     folder.file("run.toml")
 }
 
+/// Adapters of both parameters of all experts, and of a module.
+const EXPERTS: &str = "lora.targets=[\"q_proj\", \"experts.gate_up_proj\", \"experts.down_proj\"]";
+
 #[test]
 fn the_number_of_ranks_changes_no_bit_of_sinks_and_of_biased_experts() {
     let folder = run_of_gpt_oss();
@@ -33,6 +37,7 @@ fn the_number_of_ranks_changes_no_bit_of_sinks_and_of_biased_experts() {
             ("spread", &["loss.kl_coef=0.05", "run.zero_stage=3", "train.recompute=layer"]),
             ("balance", &["loss.balance_coef=0.1", "train.mini_batch=4"]),
             ("adapters", &["lora.rank=4", "loss.kl_coef=0.05"]),
+            ("adapters of experts", &["lora.rank=4", EXPERTS]),
         ],
     ) {
         tiny::check_ranks(&folder, index, name, sets);
@@ -65,6 +70,25 @@ fn a_run_goes_on_and_trains_sinks_and_biases_but_not_under_adapters() {
     for step in folder.metrics("adapters") {
         assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{step}");
     }
+}
+
+/// Those of a file whose matrices of experts are transposed, merged and as peft has them.
+#[test]
+fn adapters_of_all_experts_are_trained_go_on_and_are_merged() {
+    let folder = run_of_gpt_oss();
+    let sets = ["lora.rank=4", EXPERTS];
+    folder.train("whole", &sets);
+    folder.train("cut", &[&sets[..], &["train.steps=2"]].concat());
+    folder.train("cut", &[&sets[..], &["train.steps=3", "--resume"]].concat());
+    assert_eq!(left(&folder, "whole"), left(&folder, "cut"));
+    for step in folder.metrics("whole") {
+        assert_eq!(number(&step, "rollout/logprob_mismatch_max"), 0.0, "{step}");
+    }
+    let (run, merged) = (folder.text_path("whole"), folder.text_path("merged model"));
+    let said = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
+    assert!(said.status.success(), "{said:?}");
+    check_merged(&folder, "gpt_oss", true);
+    folder.train("after", &[&format!("model={merged}"), "train.steps=1"]);
 }
 
 #[test]

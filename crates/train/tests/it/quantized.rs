@@ -1,7 +1,7 @@
 //! Products in 4 bits against the same numbers in full: log-probabilities, and gradients of adapters, to the bit.
 
 use crate::common::{Harness, MIXED, Machine, Setup, read, same_bits};
-use plimsoll_arch::{Caches, LoraShape, LoraTargets, ParamKind, Quantization};
+use plimsoll_arch::{Caches, LoraShape, LoraTarget, LoraTargets, ParamKind, Quantization};
 use plimsoll_base::DType;
 use plimsoll_device::Matrix;
 use plimsoll_device::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
@@ -21,10 +21,12 @@ const PASS: PassLimits = PassLimits {
 };
 const SCALE: f32 = 1.5;
 
-/// The adapters of a model: names reach no experts that are one parameter.
+/// The adapters of a model: names of modules reach no experts that are one parameter.
 fn lora_of(source: &str) -> LoraShape {
+    let of_experts = [LoraTarget::ExpertsGateUp, LoraTarget::ExpertsDown];
+    let all_in_one = || LoraTargets::new(LoraTargets::ATTENTION.iter().chain(of_experts)).expect("some");
     let is_one = source.starts_with("gpt_oss");
-    LoraShape { rank: 8, targets: if is_one { LoraTargets::ATTENTION } else { LoraTargets::ALL } }
+    LoraShape { rank: 8, targets: if is_one { all_in_one() } else { LoraTargets::ALL } }
 }
 
 fn harness(machine: Machine, dtype: DType, recompute: Recompute, quantize: Option<Quantization>) -> Harness {
