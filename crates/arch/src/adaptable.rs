@@ -8,18 +8,19 @@ impl LoraTarget {
     /// Returns this target's row of a layer's table; `None` if the layer has no such linear layer. Of all experts in
     /// one, it is that of one expert.
     pub fn row(self, model: &ModelSpec, layer: u32) -> Option<TensorRow> {
-        if let [first, rest @ ..] = self.spans() {
-            let first = first.row(model, layer).filter(|row| row.experts.is_some())?;
-            let rest = rest.iter().filter_map(|target| target.row(model, layer)).map(|row| row.rows);
-            let rows = first.rows + rest.sum::<u32>();
-            return Some(TensorRow { rows, target: Some(self), ..first });
-        }
         let mut found = None;
         each_row(model, layer, |row| {
             if row.target == Some(self) {
                 found = Some(row);
             }
         });
+        // Where experts are apart, those of all are the rows of each.
+        if let ([first, rest @ ..], None) = (self.spans(), found) {
+            let first = first.row(model, layer).filter(|row| row.experts.is_some())?;
+            let rest = rest.iter().filter_map(|target| target.row(model, layer)).map(|row| row.rows);
+            let rows = first.rows + rest.sum::<u32>();
+            return Some(TensorRow { rows, target: Some(self), ..first });
+        }
         found
     }
 
@@ -207,6 +208,7 @@ impl Site {
 
     /// Returns a linear layer of the product that a layer of the model has; the others have its inputs and its experts.
     pub fn target(self, spec: &ModelSpec, layer: u32) -> Option<LoraTarget> {
-        self.layers().iter().copied().find(|target| target.row(spec, layer).is_some())
+        let all = self.layers().iter().copied().chain(self.of_all_experts());
+        all.into_iter().find(|target| target.row(spec, layer).is_some())
     }
 }

@@ -26,11 +26,6 @@ impl FamilyPage {
         [self.family.name()].into_iter().chain(self.family.architecture().wrapper).collect()
     }
 
-    /// Returns whether a card computes it.
-    pub const fn is_on_cards(&self) -> bool {
-        !self.family.architecture().has_sinks
-    }
-
     /// Returns whether GGUF files of it are read and written.
     pub const fn has_gguf(&self) -> bool {
         self.family.architecture().gguf.is_some()
@@ -185,13 +180,13 @@ const _: () = {
 /// Returns the table of all families in Markdown.
 pub fn families_in_markdown() -> String {
     let mut text = String::from(
-        "| family | `model_type` | cards | GGUF | what it has beyond a Llama decoder |\n|---|---|---|---|---|\n",
+        "| family | `model_type` | GGUF | what it has beyond a Llama decoder |\n|---|---|---|---|\n",
     );
     for page in Family::ALL.map(FamilyPage::of) {
         let types: Vec<String> = page.model_types().iter().map(|name| format!("`{name}`")).collect();
-        let [cards, gguf] = [page.is_on_cards(), page.has_gguf()].map(|is| if is { "yes" } else { "no" });
+        let gguf = if page.has_gguf() { "yes" } else { "no" };
         let (models, types, beyond) = (page.models, types.join(", "), page.beyond);
-        let _ = writeln!(text, "| {models} | {types} | {cards} | {gguf} | {beyond} |");
+        let _ = writeln!(text, "| {models} | {types} | {gguf} | {beyond} |");
     }
     text
 }

@@ -9,8 +9,8 @@ use crate::{
 use plimsoll_arch::{ModelSpec, ParamKind, Product, Site, products};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{
-    ADAPTER_BLOCKS_MAX, Backend, Checked, Claim, Claims, Coded, Functions, Layouts, Matrix, MatrixLayout,
-    Pipeline, Run, SamplerNoise, Transfer,
+    ADAPTER_BLOCKS_MAX, Backend, Checked, Claim, Claims, Coded, Experts, Functions, Layouts, Matrix,
+    MatrixLayout, Pipeline, Run, SamplerNoise, Transfer,
 };
 use plimsoll_memory::{Buf, Layout, Pool as HostPool};
 use std::sync::atomic::Ordering;
@@ -270,6 +270,10 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     route: experts::route,
     matmul_experts: |dev, x, has, w, routes, out| {
         matmul::experts::product(dev, (x, has), w, routes, out, false)
+    },
+    matmul_experts_codes: |dev, x, has, codes, w, routes, out| {
+        blocks::dequantize(dev, codes, w);
+        matmul::experts::product(dev, (x, has), Experts::cut(w, routes.count()), routes, out, false)
     },
     adapt_experts: matmul::experts::adapt,
     add_expert_bias: expert_bias::add,

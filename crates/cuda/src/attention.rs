@@ -4,8 +4,8 @@
 //! row, so as many segments as rows have one each and are decoded: a block for each segment and key-value head, or,
 //! where those would be too few, for each of their chunks of 512 keys. Other segments are cut into tiles of rows. Heads
 //! of 256 elements have their own kernels, in `attention_wide.cu`, and so has attention over latents of 576 elements
-//! (`attention_latent.rs`). Other head dimensions than 64, 128 and 256, f32, and capped scores take the plain kernel
-//! everywhere.
+//! (`attention_latent.rs`). Heads of 64 elements with sinks have kernels of their own. Other head dimensions than 64,
+//! 128 and 256, or than 64 with sinks, f32, and capped scores take the plain kernel everywhere.
 
 use super::attention_shape::{
     BLOCK_ROWS, CHUNKED_BLOCKS_MAX, Shape, THREADS, TILE, UNIT, decode_chunks, panel_bytes, parts_bytes,
@@ -49,6 +49,7 @@ pub(crate) fn forward(
         return;
     }
     let shape = Shape::new(q, kv, batch, scores);
+    let sinks = scores.sinks.map_or(Arg::Ptr(0), |b| dev.arg(b));
     let places = shape.rows * shape.a;
     assert_eq!((out.len(), out.dtype()), (q.len(), q.dtype()), "out and q");
     assert_eq!(lse.map_or(places, |b| b.len()), places, "lse of [{}, {}]", shape.rows, shape.a);
@@ -67,13 +68,14 @@ pub(crate) fn forward(
             "attention_plain_wide_bf16",
             "attention_plain_wide_float",
         ]);
-        let args = [&before[..], &shape.args(), &shape.plain_args(std::f32::consts::LOG2_E)].concat();
+        let args =
+            [&before[..], &shape.args(), &shape.plain_args(std::f32::consts::LOG2_E), &[sinks]].concat();
         return dev.launch("attention", kernel, shape.warps(places), &args);
     }
     if shape.rows == shape.segments {
-        return decode(dev, &shape, &before, log_scale);
+        return decode(dev, &shape, &before, log_scale, sinks);
     }
-    let args = [&before[..], &shape.args(), &[log_scale]].concat();
+    let mut args = [&before[..], &shape.args(), &[log_scale]].concat();
     if shape.is_wide() {
         // A tile of queries, a unit of keys and one of values.
         let how = shape.tiles(shape.wide_bytes(3 * UNIT));
@@ -82,14 +84,19 @@ pub(crate) fn forward(
     // Each thread's part of the chunks before: half its warp's row elements, and the sums of two rows.
     let totals = if shape.keys_max > ATTENTION_CHUNK { (shape.d / 2 + 4) * THREADS * 4 } else { 0 };
     let kernel = match dev.info().capability {
-        (9, 0) => shape.fast("attention_hopper_tiles_64", "attention_hopper_tiles_128"),
-        _ => shape.fast("attention_tiles_64", "attention_tiles_128"),
+        (9, 0) => shape.sinking([
+            "attention_hopper_tiles_64",
+            "attention_sunk_hopper_tiles",
+            "attention_hopper_tiles_128",
+        ]),
+        _ => shape.sinking(["attention_tiles_64", "attention_sunk_tiles", "attention_tiles_128"]),
     };
+    args.extend(shape.is_sunk.then_some(sinks));
     dev.launch("attention", kernel, shape.tiles(shape.stream_bytes() + totals + panel_bytes(dev)), &args);
 }
 
 /// Decodes segments of one row each. `before`: the parameters up to lse.
-fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
+fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg, sinks: Arg) {
     let Shape { segments, a, k, d, .. } = *shape;
     let (row_blocks, width) = head_blocks(a, k, d);
     let (chunks, parts) = decode_chunks(dev, shape, row_blocks, width);
@@ -101,17 +108,18 @@ fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
     } else {
         [
             "attention",
-            shape.fast("attention_decode_64", "attention_decode_128"),
-            shape.fast("attention_join_64", "attention_join_128"),
+            shape.sinking(["attention_decode_64", "attention_sunk_decode", "attention_decode_128"]),
+            shape.sinking(["attention_join_64", "attention_sunk_join", "attention_join_128"]),
         ]
     };
-    let chunks_arg = Arg::U32(chunks as u32);
+    let (chunks_arg, sinks) = (Arg::U32(chunks as u32), shape.is_sunk.then_some(sinks));
     let mut args = [before, &[parts], &shape.args(), &[chunks_arg]].concat();
     if !shape.is_wide() {
         let shares = chunks > 0 && warps == THREADS / 32 && segments * row_blocks >= SHARING_BLOCKS_MIN;
         args.push(Arg::U32(if shares { sharing(a / k) } else { 0 }));
     }
     args.push(log_scale);
+    args.extend(sinks);
     dev.launch(module, kernel, how, &args);
     if chunks > 0 {
         let how = Launch {
@@ -120,7 +128,8 @@ fn decode(dev: &CudaDevice, shape: &Shape, before: &[Arg], log_scale: Arg) {
             shared: 0,
         };
         // Segments, out and lse.
-        let args = [&[parts, before[3], before[5], before[6]], &shape.args()[..], &[chunks_arg]].concat();
+        let mut args = [&[parts, before[3], before[5], before[6]], &shape.args()[..], &[chunks_arg]].concat();
+        args.extend(sinks);
         dev.launch(module, join, how, &args);
     }
 }

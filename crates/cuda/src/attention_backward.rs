@@ -6,9 +6,10 @@
 //! (attention_backward_latent.cu), whose results are [M a / 16, 2 d] at most.
 
 use super::attention_shape::{Gradients, Shape, THREADS, UNIT, panel_bytes, scale};
+use super::rows::typed;
 use super::{Arg, CudaDevice, Launch, attention_latent};
 use plimsoll_base::DType;
-use plimsoll_device::AttentionBackward;
+use plimsoll_device::{AttentionBackward, SinkBackward};
 
 /// Rows of pieces' results that a pass of fewer rows may have, up to `PARTS_OF_ROW` times its own.
 const PART_ROWS: usize = 12288;
@@ -18,6 +19,8 @@ const PARTS_OF_ROW: usize = 8;
 const ITEMS_AT_ONCE: [usize; 3] = [132 * 3, 132 * 2, 132];
 /// Threads of a block that only plans.
 const PLAN_THREADS: u32 = 1024;
+/// Threads of a block that sums the gradient of a head's sink: they decide the order of the sum.
+const SINK_THREADS: u32 = 1024;
 /// Alignment of the scratch's regions.
 const ALIGN: u64 = 256;
 
@@ -182,6 +185,24 @@ pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
     let widths = [rows, a * d, 2 * k * d].map(|n| Arg::U32(n as u32));
     let own = [segs, counts, of_row, firsts, tiles, parts, dq, dkv];
     launch("attention_backward", "attention_backward_join", shape.warps(rows), &[&own, &widths]);
+}
+
+/// Computes the gradient of sinks; see `Device::sink_backward`.
+pub(crate) fn sinks(dev: &CudaDevice, args: SinkBackward<'_>) {
+    let SinkBackward { sinks, out, lse, dout, grad, add } = args;
+    let a = sinks.len();
+    let rows = lse.len() / a;
+    let d = out.len() / (rows * a).max(1);
+    assert_eq!((lse.len(), lse.dtype(), grad.len()), (rows * a, DType::F32, a), "lse of [{rows}, {a}]");
+    assert_eq!([out.len(), dout.len()], [rows * a * d; 2], "out and dout of [{rows}, {a} x {d}]");
+    assert_eq!(
+        [sinks.dtype(), dout.dtype()],
+        [out.dtype(); 2],
+        "dtypes of sinks, outputs and their gradient"
+    );
+    let how = Launch { grid: [a as u32, 1, 1], block: SINK_THREADS, shared: 0 };
+    let args = args![dev, sinks, out, lse, dout, grad, rows, a, d, add];
+    dev.launch("attention_backward", typed!("sink_backward", out, grad), how, &args);
 }
 
 /// Computes the gradients with the plain kernels. `plan`: the plan's arguments.

@@ -42,6 +42,8 @@ pub(super) struct Shape {
     window: u32,
     /// Soft cap on scores.
     cap: Option<f32>,
+    /// True if softmaxes begin with sinks.
+    pub(super) is_sunk: bool,
     /// Columns at the start of values that nothing reads, if values are the keys' rows.
     pub(super) latent: Option<usize>,
     /// Dtype of queries, cache and outputs.
@@ -52,7 +54,7 @@ impl Shape {
     /// Checks q and the cache against the batch, which has at least one row.
     pub(super) fn new(q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, scores: Scores<'_>) -> Shape {
         let Scores { window, cap, sinks, latent } = scores;
-        assert!(sinks.is_none(), "plans for cards refuse sinks");
+        assert!(sinks.is_none() || latent.is_none(), "attention over latents has no sinks");
         assert!(window > 0, "a row sees itself");
         let (rows, k, d) = (batch.positions.len(), kv.kv_heads, kv.head_dim);
         let a = q.len() / (rows * d);
@@ -63,6 +65,7 @@ impl Shape {
         assert_eq!(kv.keys.len() % (k * d * KV_BLOCK), 0, "whole blocks");
         let dtypes = [kv.keys.dtype(), kv.values.dtype()];
         assert_eq!(dtypes, [q.dtype(); 2], "dtypes of the cache and of q");
+        assert!(sinks.is_none_or(|b| (b.len(), b.dtype()) == (a, q.dtype())), "a sink of each of {a} heads");
         assert_eq!(batch.segments.len() % SEGMENT_FIELDS, 0, "whole segments");
         let table_entries = batch.tables.len();
         Shape {
@@ -76,6 +79,7 @@ impl Shape {
             d,
             window: u32::try_from(window).unwrap_or(u32::MAX),
             cap,
+            is_sunk: sinks.is_some(),
             latent,
             dtype: q.dtype(),
         }
@@ -96,9 +100,10 @@ impl Shape {
         [Arg::U32(self.d as u32), scale, cap]
     }
 
-    /// True for the kernels on tensor cores.
+    /// True for the kernels on tensor cores. With sinks they are of heads of 64 elements alone.
     pub(super) fn is_fast(&self) -> bool {
-        self.dtype == DType::Bf16 && matches!(self.d, 64 | 128 | WIDE) && self.cap.is_none()
+        let has_kernels = self.d == 64 || (matches!(self.d, 128 | WIDE) && !self.is_sunk);
+        self.dtype == DType::Bf16 && has_kernels && self.cap.is_none()
     }
 
     /// True if rows see all keys before them, with uncapped scores.
@@ -119,6 +124,11 @@ impl Shape {
     /// Returns one of two kernels, by head dimension.
     pub(super) fn fast(&self, d64: &'static str, d128: &'static str) -> &'static str {
         if self.d == 64 { d64 } else { d128 }
+    }
+
+    /// Returns one of three kernels: of heads of 64 elements, with sinks, and of 128.
+    pub(super) fn sinking(&self, [d64, sunk, d128]: [&'static str; 3]) -> &'static str {
+        if self.is_sunk { sunk } else { self.fast(d64, d128) }
     }
 
     /// Returns one of four plain kernels: of heads up to 256 elements in bf16 and f32, and of wider ones.

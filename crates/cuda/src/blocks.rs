@@ -28,7 +28,7 @@ pub(crate) fn dequantize(dev: &CudaDevice, w: Codes<'_>, out: Matrix<'_>) {
             Encoding::Q4K => (super::rows::typed!("widen_q4_k", to), 8),
             Encoding::Q5K => (super::rows::typed!("widen_q5_k", to), 8),
             Encoding::Q6K => (super::rows::typed!("widen_q6_k", to), 8),
-            Encoding::Mxfp4 => panic!("plans for cards refuse models in MXFP4"),
+            Encoding::Mxfp4 => (super::rows::typed!("widen_mxfp4", to), 8),
             Encoding::Nf4 => {
                 nf4::dequantize(dev, part, to);
                 continue;

@@ -58,6 +58,8 @@ pub const SOURCES: &[Source] = sources![
     "delta_rule" with "delta.cuh" "delta_scan.cuh",
     "experts" with "experts.cuh" "experts_tile.cuh",
     "experts_adapter" with "experts.cuh" "experts_tile.cuh",
+    "experts_bias" with "experts.cuh",
+    "experts_codes" with "experts.cuh" "experts_tile.cuh",
     "experts_dw" with "experts.cuh" "experts_tile.cuh",
     "experts_hopper" with "hopper.cuh" "experts.cuh" "experts_tile.cuh",
     "experts_plain" with "experts.cuh",

@@ -16,14 +16,14 @@ use plimsoll_device::{
 use plimsoll_memory::Buf;
 
 /// A block's tile: pairs, columns, threads and buffers.
-struct Tile {
-    rows: usize,
-    cols: usize,
-    threads: u32,
-    stages: usize,
+pub(super) struct Tile {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) threads: u32,
+    pub(super) stages: usize,
 }
 
-const fn tile(rows: usize, cols: usize, threads: u32, stages: usize) -> Tile {
+pub(super) const fn tile(rows: usize, cols: usize, threads: u32, stages: usize) -> Tile {
     Tile { rows, cols, threads, stages }
 }
 
@@ -46,13 +46,13 @@ const STEP_BYTES: usize = 128;
 const HOPPER_ALIGNMENT: u32 = 1024;
 
 impl Tile {
-    fn shared(&self) -> u32 {
+    pub(super) fn shared(&self) -> u32 {
         (self.stages * (self.rows + self.cols) * STEP_BYTES) as u32
     }
 }
 
 /// True if rows and operands are of whole 16-byte units.
-fn is_wide(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
+pub(super) fn is_wide(dev: &CudaDevice, operands: &[Buf<'_>], widths: &[usize]) -> bool {
     let aligned = operands.iter().all(|b| dev.address(*b).is_multiple_of(16));
     aligned && widths.iter().all(|w| w.is_multiple_of(8))
 }
@@ -164,8 +164,15 @@ pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, route
     assert_eq!(gate_up.dtype(), out.dtype());
     let wide = wide(dev, f, 8, &[gate_up, out]);
     let items = if wide { out.len() / 8 } else { out.len() };
-    let args = args![dev, gate_up, routes.pairs, routes.weights, out, f, items, wide, is_gelu(how)];
-    dev.launch("experts_rows", typed!("glu_experts", out), blocks(items, 256, 256), &args);
+    let mut args = args![dev, gate_up, routes.pairs, routes.weights, out, f, items, wide].to_vec();
+    let kernel = match how {
+        Gate::ClampedSilu => typed!("glu_clamped", out),
+        Gate::Silu | Gate::GeluTanh => {
+            args.push(is_gelu(how));
+            typed!("glu_experts", out)
+        }
+    };
+    dev.launch("experts_rows", kernel, blocks(items, 256, 256), &args);
 }
 
 /// Overwrites gate and up by their gradient and the output's gradient by the output; writes the weights' gradients.
@@ -182,8 +189,15 @@ pub(crate) fn glu_backward(dev: &CudaDevice, args: GluExpertsBackward<'_>) {
     assert_eq!(gate_up.dtype(), dout.dtype());
     // Otherwise the order of the sums would depend on the address.
     assert!(!f.is_multiple_of(8) || wide(dev, f, 8, &[gate_up, dout]), "rows at aligned addresses");
-    let args = args![dev, gate_up, dout, routes.pairs, routes.weights, d_weights, f, pairs, is_gelu(how)];
-    dev.launch("experts_rows", typed!("glu_experts_backward", dout), blocks(pairs, 8, 256), &args);
+    let mut args = args![dev, gate_up, dout, routes.pairs, routes.weights, d_weights, f, pairs].to_vec();
+    let kernel = match how {
+        Gate::ClampedSilu => typed!("glu_clamped_backward", dout),
+        Gate::Silu | Gate::GeluTanh => {
+            args.push(is_gelu(how));
+            typed!("glu_experts_backward", dout)
+        }
+    };
+    dev.launch("experts_rows", kernel, blocks(pairs, 8, 256), &args);
 }
 
 /// Computes out[m] = sigmoid of the row's logit * activation(gate) * up.

@@ -33,6 +33,8 @@ mod driver;
 mod exchange;
 mod experts;
 mod experts_adapter;
+mod experts_bias;
+mod experts_codes;
 mod experts_plain;
 mod far;
 mod few;

@@ -39,10 +39,13 @@ pub(crate) fn forward(
     if m == 0 {
         return;
     }
-    // The library adds a bf16 bias to bf16 outputs only.
-    let odd = bias.is_some() && out.dtype() == DType::F32;
-    if odd || !by_library(dev, &[x, w.buf], &[w.k, w.n]) {
+    if !by_library(dev, &[x, w.buf], &[w.k, w.n]) {
         return sgemm::forward(dev, x, w, bias, out, add);
+    }
+    // The library adds a bf16 bias to bf16 outputs only.
+    if let Some(bias) = bias.filter(|_| out.dtype() == DType::F32) {
+        forward(dev, x, w, None, out, add);
+        return super::rows::add_bias(dev, out, bias);
     }
     let shape = Shape { add, bias: bias.is_some(), ..Shape::new(Op::Forward, m, w.n, w.k, out.dtype()) };
     product(dev, shape, Product { bias, ..Product::new(w.buf, x, out) });

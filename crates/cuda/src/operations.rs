@@ -7,8 +7,9 @@ use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::driver::Pinned;
 use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, columns, delta,
-    delta_rows, driver, experts, experts_adapter, head, head_divergence, head_gates, head_listed, matmul,
-    memory, muon, optimizer, pipeline, rotation, route, rows, sample, transfer,
+    delta_rows, driver, experts, experts_adapter, experts_bias, experts_codes, head, head_divergence,
+    head_gates, head_listed, matmul, memory, muon, optimizer, pipeline, rotation, route, rows, sample,
+    transfer,
 };
 use plimsoll_arch::{AttentionSpec, ModelSpec};
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
@@ -261,7 +262,7 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
     bias_backward: rows::bias_backward,
     rms_norm_backward: rows::rms_norm_backward,
     attention_backward: attention_backward::backward,
-    sink_backward: |_, _| panic!("plans for cards refuse sinks"),
+    sink_backward: attention_backward::sinks,
     rope_backward: rotation::backward,
     glu_backward: rows::glu_backward,
     activate_backward: rows::activate_backward,
@@ -295,8 +296,11 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
 
     route: route::forward,
     matmul_experts: |dev, x, has, w, routes, out| experts::product(dev, (x, has), w, routes, out, false),
+    matmul_experts_codes: |dev, x, has, codes, w, routes, out| {
+        experts_codes::product(dev, (x, has), (codes, w), routes, out)
+    },
     adapt_experts: experts_adapter::forward,
-    add_expert_bias: |_, _, _, _, _| panic!("plans for cards refuse biases of experts"),
+    add_expert_bias: experts_bias::add,
     glu_experts: experts::glu,
     glu_shared: experts::glu_shared,
     combine: experts::combine,
@@ -304,8 +308,8 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
     matmul_experts_dw: experts::backward_w,
     adapt_experts_dx: experts_adapter::backward_x,
     adapt_experts_dw: experts_adapter::backward_w,
-    expert_bias_backward: |_, _| panic!("plans for cards refuse biases of experts"),
-    bias_weights_backward: |_, _, _, _, _| panic!("plans for cards refuse biases of experts"),
+    expert_bias_backward: experts_bias::backward,
+    bias_weights_backward: experts_bias::weights_backward,
     glu_experts_backward: experts::glu_backward,
     glu_shared_backward: experts::glu_shared_backward,
     route_backward: route::backward,

@@ -132,7 +132,7 @@ pub(crate) fn glu(dev: &CudaDevice, how: Gate, gate_up: Buf<'_>, f: usize, out: 
 }
 
 pub(super) fn is_gelu(how: Gate) -> Arg {
-    assert!(how != Gate::ClampedSilu, "plans for cards refuse clamped gates");
+    assert!(how != Gate::ClampedSilu, "gates and ups that alternate are of experts");
     Arg::U32((how == Gate::GeluTanh).into())
 }
 

@@ -116,6 +116,11 @@ impl<'a> Experts<'a> {
         Experts { buf, count, n, k, layout }
     }
 
+    /// Returns the matrices of `count` experts, whose rows are those of one matrix.
+    pub fn cut(whole: Matrix<'a>, count: usize) -> Experts<'a> {
+        Experts::new(whole.buf, count, whole.n / count, whole.k, whole.layout)
+    }
+
     /// Returns the matrices over a longer buffer, with the same gap after each.
     pub fn apart(buf: Buf<'a>, count: usize, n: usize, k: usize, layout: MatrixLayout) -> Experts<'a> {
         let experts = Experts { buf, count, n, k, layout };

@@ -288,6 +288,12 @@ operations! {
     fn matmul_experts(
         x: Read Buf<'a>, x_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
     ) = MatmulExperts;
+    /// out[p] = x W^T, as `matmul_experts` after `dequantize` of the matrices of all experts, one after the other: `w` is
+    /// then W, or has parts of it.
+    fn matmul_experts_codes(
+        x: Read Buf<'a>, x_has: Read RowsOf, codes: Read Codes<'a>, w: WriteAny Matrix<'a>, routes: Read Routes<'a>,
+        out: Write Buf<'a>
+    ) = MatmulExpertsCodes;
     /// u[p] = scale x A^T with the A of the pair's expert, rounded; `out`, if given, += u_i B_i^T in each block, in
     /// f32, rounded once. `x`: [M, K] or [P, K] e; `u`: [P, S r] e; `out`: [P, N] e or f32, from `matmul_experts`.
     fn adapt_experts(

@@ -104,9 +104,10 @@ impl OpenModel {
             .ok_or_else(|| Error::new("model-tensor-missing", format!("{}: no tensor `{name}`", self.source)))
     }
 
-    /// Returns whether its experts are in MXFP4.
+    /// Returns whether its experts are in MXFP4, as those of random models are whose published files have them so.
     pub fn has_mxfp4(&self) -> bool {
-        self.tensors.iter().any(|tensor| tensor.encoding == Encoding::Mxfp4)
+        let is_made = self.random && self.spec.architecture().has_biased_experts;
+        is_made || self.tensors.iter().any(|tensor| tensor.encoding == Encoding::Mxfp4)
     }
 
     /// Returns the special token ids, for `config_json`.

@@ -33,6 +33,8 @@ impl Staging {
 
 /// Standard deviation of random weights: `initializer_range` in transformers.
 const RANDOM_STD: f32 = 0.02;
+/// Scale of random blocks of MXFP4: 2^-7, which makes a deviation of 0.023.
+const RANDOM_SCALE: u8 = 120;
 /// Log of A in random linear attention: a state halves in about ten rows.
 const RANDOM_DECAY: f32 = -3.0;
 /// Bound of the convolution taps in random linear attention, as in torch for 4 taps.
@@ -67,7 +69,8 @@ pub fn load(
                     if first == run.n {
                         (run, first) = (runs.next().expect("a run for each part"), 0);
                     }
-                    load_blocks(dev, model, part, run, first, &mut staging)?;
+                    let made = model.random.then_some((param, seed));
+                    load_blocks(dev, (model, part), made, run, first, &mut staging)?;
                     ahead.passed(bytes_of(model, part, part.rows as usize));
                     first += part.rows as usize;
                 }
@@ -256,11 +259,12 @@ fn by_threads(
     })
 }
 
-/// Copies the stored rows of a tensor to blocks, starting at block row `at`, and checks that their values are finite.
+/// Copies the stored rows of a tensor to blocks, starting at block row `at`, and checks that their values are finite;
+/// those of a random model are `made` of a parameter and a seed.
 fn load_blocks(
     dev: &dyn Device,
-    model: &OpenModel,
-    Part { name, rows: all, .. }: &Part,
+    (model, Part { name, rows: all, .. }): (&OpenModel, &Part),
+    made: Option<(&Param, u64)>,
     blocks: Blocks<'_>,
     at: usize,
     staging: &mut Staging,
@@ -274,6 +278,11 @@ fn load_blocks(
         by_threads(rows, k, false, staging, |first, stored, values| {
             let (first, rows) = (done + first, values.len() / k);
             let bytes = &mut stored[..rows * row_bytes];
+            if let Some((param, seed)) = made {
+                random_blocks(param, seed, (at + first) * k, bytes);
+                dev.write_blocks(blocks, at + first, bytes);
+                return Ok(());
+            }
             model.read_blocks(name, blocks.encoding, first as u64..(first + rows) as u64, bytes)?;
             decode(blocks.encoding, bytes, &[], values);
             check_finite(name, first * k, values)?;
@@ -359,7 +368,8 @@ impl<'a> Target<'_, 'a> {
     }
 }
 
-/// Fills norms with 1, biases with 0, value heads with `value_head_values`, others uniformly; keyed by table offset.
+/// Fills norms with 1, biases with 0, value heads with `value_head_values`, experts that files have in MXFP4 with what
+/// random blocks of it stand for, others uniformly; keyed by table offset.
 fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: &mut [f32]) {
     match param.kind {
         ParamKind::AttnNorm
@@ -377,9 +387,40 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
         ParamKind::DeltaBias => return out.fill(1.0),
         ParamKind::DeltaConv => return uniform(param, RANDOM_TAP, seed, first, out),
         ParamKind::ValueHead => return value_head_values(param, seed, first, out),
+        ParamKind::Weight(site) if site.is_of_experts() && has_blocks(param, spec) => {
+            return block_values(param, seed, first, out);
+        }
         _ => {}
     }
     uniform(param, RANDOM_STD * 3f32.sqrt(), seed, first, out);
+}
+
+/// Returns whether the experts of a parameter are in MXFP4 in published files, and their rows whole blocks of it.
+fn has_blocks(param: &Param, spec: &ModelSpec) -> bool {
+    let values = Encoding::Mxfp4.block_values();
+    spec.architecture().has_biased_experts && u64::from(param.k).is_multiple_of(values)
+}
+
+/// Fills `out` with the numbers of random blocks, of which value `first` of the parameter begins one.
+fn block_values(param: &Param, seed: u64, first: usize, out: &mut [f32]) {
+    const VALUES: usize = Encoding::Mxfp4.block_values() as usize;
+    let mut block = [0; Encoding::Mxfp4.block_bytes() as usize];
+    for (index, values) in out.chunks_exact_mut(VALUES).enumerate() {
+        random_blocks(param, seed, first + index * VALUES, &mut block);
+        decode(Encoding::Mxfp4, &block, &[], values);
+    }
+}
+
+/// Makes the blocks of MXFP4 from value `first` of a parameter on: random codes under one scale.
+fn random_blocks(param: &Param, seed: u64, first: usize, bytes: &mut [u8]) {
+    let first = first as u64 / Encoding::Mxfp4.block_values();
+    let blocks = bytes.chunks_exact_mut(Encoding::Mxfp4.block_bytes() as usize);
+    for (index, block) in (first..).zip(blocks) {
+        block[0] = RANDOM_SCALE;
+        let words = block[1..].as_chunks_mut().0;
+        let bits = philox(seed, Stream::Weights, param.key, index);
+        words.iter_mut().zip(bits).for_each(|(word, bits)| *word = bits.to_le_bytes());
+    }
 }
 
 /// Fills `out` uniformly within +-bound, keyed by offset in the table; `first`: index of its first value in `param`.

@@ -176,18 +176,11 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     Ok(PlanReport { hints, ..report })
 }
 
-/// Requires that the device has attention over keys as wide as those of every model, and with sinks if it has them.
+/// Requires that the device has attention over keys as wide as those of every model.
 ///
 /// Errors: `model-unsupported`.
 fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
     let all = || std::iter::once(&facts.spec).chain(facts.models.values());
-    if !row.takes_sinks && all().flat_map(ModelSpec::attentions).any(|attention| attention.sinks) {
-        let name = row.kind.name;
-        let message = format!("attention with sinks is not built for run.device = \"{name}\"");
-        return Err(Error::usage("model-unsupported", message)
-            .fact("neither are biases of experts and clamped gates, which models with sinks have")
-            .hint("set run.device = \"cpu\""));
-    }
     let mut widths = all().flat_map(ModelSpec::attentions).map(|attention| attention.head_dim);
     let Some(width) = widths.find(|width| !(row.takes_head_dim)(*width as usize)) else { return Ok(()) };
     let message = format!(

@@ -96,20 +96,21 @@ impl ExpertsSpec {
         let f = self.ffn;
         add(matrix(Kind::Router, ("mlp.router", "ffn_gate_inp"), [self.count, h]));
         add(vector(Kind::RouterBias, ("mlp.router", "ffn_gate_inp", "bias"), self.count));
-        for (site, names, of_bias, [rows, cols]) in [
+        for (site, target, gguf, of_bias, [rows, cols]) in [
             (
                 Site::GateUp,
-                ("mlp.experts.gate_up_proj", "ffn_gate_up_exps"),
+                LoraTarget::ExpertsGateUp,
+                "ffn_gate_up_exps",
                 "mlp.experts.gate_up_proj_bias",
                 [2 * f, h],
             ),
-            (Site::Down, ("mlp.experts.down_proj", "ffn_down_exps"), "mlp.experts.down_proj_bias", [h, f]),
+            (Site::Down, LoraTarget::ExpertsDown, "ffn_down_exps", "mlp.experts.down_proj_bias", [h, f]),
         ] {
             let each =
                 |row: TensorRow| TensorRow { experts: Some(self.count), is_of_all_experts: true, ..row };
-            let weights = matrix(Kind::Weight(site), names, [rows, cols]);
+            let weights = matrix(Kind::Weight(site), (target.module(), gguf), [rows, cols]).of(target);
             add(each(TensorRow { is_transposed: true, leaf: "", ..weights }));
-            add(each(vector(Kind::Bias(site), (of_bias, names.1, ""), rows)));
+            add(each(vector(Kind::Bias(site), (of_bias, gguf, ""), rows)));
         }
     }
 }

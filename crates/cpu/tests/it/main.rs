@@ -13,7 +13,6 @@ mod bench;
 mod blocks;
 mod coded;
 mod delta;
-mod expert_bias;
 mod experts;
 mod head;
 mod head_gates;

@@ -9,6 +9,9 @@
 // a tile's last key are taken as zeros, so that weights of 0 meet no NaN; so are blocks before its first one, where
 // rows have windows: the first unit of a row's window is the first one that it takes.
 //
+// A row whose head has a sink begins with it: a largest score of the sink, a sum of 1 and an output of 0, which its first
+// chunk is joined to. Such kernels are of heads of 64 elements, and have names of their own.
+//
 // The sum is of unrounded weights: the log-sum-exp, which the gradients divide by, is then good to f32, and the
 // roundings of the weights, 2^-9 each, are independent errors of the output, below its own rounding for most rows.
 
@@ -111,10 +114,11 @@ __device__ __forceinline__ void shared_chunk(const bf16* q, const bf16* keys, co
 /// A block takes one segment, up to 16 heads of one key-value head, and one chunk (`chunks` > 0, the stride of `parts`)
 /// or all of them. Warp w takes units w, w + warps, ..; each streams its halves of keys and values through SLOTS slots.
 /// With `sharing` > 0, the first of neighbours that have a chunk's keys in the same blocks takes it for all of them.
-template <int D, int SLOTS>
+/// SUNK: with the heads' `sinks`.
+template <int D, int SLOTS, bool SUNK = false>
 __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
                                        const u32* tables, bf16* out, float* lse, float* parts, const Shape& shape,
-                                       u32 chunks, u32 sharing, float scale) {
+                                       u32 chunks, u32 sharing, float scale, const bf16* sinks = nullptr) {
     extern __shared__ __align__(16) u8 dynamic_shared[];
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     const u32 tiles = (shape.group() + TILE - 1) / TILE;
@@ -240,6 +244,9 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
                 o = make_float4(joined(t.x, keep, o.x, add), joined(t.y, keep, o.y, add),
                                 joined(t.z, keep, o.z, add), joined(t.w, keep, o.w, add));
                 sum = total;
+            } else if (SUNK && chunks == 0) {
+                const float add = join_sink(sum, sinks[kv_head * shape.group() + first_head + row]);
+                o = make_float4(o.x * add, o.y * add, o.z * add, o.w * add);
             }
             if (chunk + 1 < end_chunk) {
                 *result(CHUNK_UNITS) = o;
@@ -268,10 +275,11 @@ __device__ __forceinline__ void decode(const bf16* q, const bf16* keys, const bf
 
 /// A block takes a tile of 16 rows a warp, of one segment and key-value head, and goes through their keys once. With
 /// more than one chunk, each thread's part of the chunks before comes after the keys in shared memory. HOPPER: four
-/// warps multiply together; an element is the same chain, and has the same bits.
-template <int D, int WARPS, bool HOPPER>
+/// warps multiply together; an element is the same chain, and has the same bits. SUNK: with the heads' `sinks`.
+template <int D, int WARPS, bool HOPPER, bool SUNK = false>
 __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
-                                      const u32* tables, bf16* out, float* lse, const Shape& shape, float scale) {
+                                      const u32* tables, bf16* out, float* lse, const Shape& shape, float scale,
+                                      const bf16* sinks = nullptr) {
     extern __shared__ __align__(16) u8 dynamic_shared[];
     u8* shared = dynamic_shared;
     if constexpr (HOPPER) shared += (PANEL_ALIGN - shared_address(shared) % PANEL_ALIGN) % PANEL_ALIGN;
@@ -348,6 +356,11 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
                     const float t = b[(2 + i) * WARPS * WARP];
                     x = sees ? joined(t, keep, x, add) : t;
                 }
+            } else if (SUNK) {
+                // Units before the row's window too, which are replaced.
+                const float add = join_sink(sum[r], sinks[tile.places[r] % shape.heads]);
+#pragma unroll
+                for (u32 i = 0; i < D / 4; i++) o[i / 2][2 * r + i % 2] *= add;
             }
             if (more) {
                 b[0] = sum[r].max;
@@ -397,15 +410,42 @@ __device__ __forceinline__ void tiles(const bf16* q, const bf16* keys, const bf1
 ATTENTION_KERNELS(64, 4, 3)
 ATTENTION_KERNELS(128, 2, 2)
 
+extern "C" __global__ void __launch_bounds__(128)
+    attention_sunk_decode(const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables,
+                          bf16* out, float* lse, float* parts, ATTENTION_SHAPE, u32 chunks, u32 sharing, float scale,
+                          const bf16* sinks) {
+    begin();
+    decode<64, 4, true>(q, keys, values, segments, tables, out, lse, parts, SHAPE, chunks, sharing, scale, sinks);
+}
+extern "C" __global__ void __launch_bounds__(128)
+    attention_sunk_join(const float* parts, const u32* segments, bf16* out, float* lse, ATTENTION_SHAPE, u32 chunks,
+                        const bf16* sinks) {
+    begin();
+    join_parts<64, true>(parts, segments, out, lse, SHAPE, chunks, sinks);
+}
+extern "C" __global__ void __launch_bounds__(128, 3)
+    attention_sunk_tiles(const bf16* q, const bf16* keys, const bf16* values, const u32* segments, const u32* tables,
+                         bf16* out, float* lse, ATTENTION_SHAPE, float scale, const bf16* sinks) {
+    begin();
+    tiles<64, 4, false, true>(q, keys, values, segments, tables, out, lse, SHAPE, scale, sinks);
+}
+extern "C" __global__ void __launch_bounds__(128, 3)
+    attention_sunk_hopper_tiles(const bf16* q, const bf16* keys, const bf16* values, const u32* segments,
+                                const u32* tables, bf16* out, float* lse, ATTENTION_SHAPE, float scale,
+                                const bf16* sinks) {
+    begin();
+    ON_HOPPER(tiles<64, 4, true, true>(q, keys, values, segments, tables, out, lse, SHAPE, scale, sinks);)
+}
+
 // ---- the plain kernel -----------------------------------------------------------------------------------------------
 
 /// A warp takes one row and its keys, 32 at a time; a lane has the scores of one key and EIGHTS times eight elements of
 /// the output.
-/// A row has no tile mates here, so any fixed order will do.
+/// A row has no tile mates here, so any fixed order will do. It begins with its head's sink, if there are `sinks`.
 template <class T, int EIGHTS>
 __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values, const u32* segments,
                                       const u32* tables, T* out, float* lse, const Shape& shape, u32 d, float scale,
-                                      float cap) {
+                                      float cap, const T* sinks) {
     const u32 lane = threadIdx.x % WARP;
     const u64 place = (u64)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (place >= (u64)shape.rows * shape.heads) return;
@@ -418,6 +458,7 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
     const u32 first_key = shape.from(num_keys);
     float o[8 * EIGHTS] = {};
     Sum sum = {MINUS_INFINITY, 0.0f};
+    if (sinks) sum = {to_f32(sinks[place % shape.heads]) * LOG2_E, 1.0f};
     for (u32 base = first_key / WARP * WARP; base < num_keys; base += WARP) {
         const u32 key = base + lane;
         bool sees = key < num_keys && key >= first_key;
@@ -450,9 +491,9 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
 #define PLAIN_KERNEL(NAME, T, EIGHTS)                                                                                    \
     extern "C" __global__ void __launch_bounds__(128)                                                                    \
         NAME##_##T(const T* q, const T* keys, const T* values, const u32* segments, const u32* tables, T* out,           \
-                   float* lse, ATTENTION_SHAPE, u32 d, float scale, float cap) {                                         \
+                   float* lse, ATTENTION_SHAPE, u32 d, float scale, float cap, const T* sinks) {                         \
         begin();                                                                                                         \
-        plain<T, EIGHTS>(q, keys, values, segments, tables, out, lse, SHAPE, d, scale, cap);                             \
+        plain<T, EIGHTS>(q, keys, values, segments, tables, out, lse, SHAPE, d, scale, cap, sinks);                      \
     }
 PLAIN_KERNEL(attention_plain, bf16, NARROW)
 PLAIN_KERNEL(attention_plain, float, NARROW)

@@ -10,7 +10,8 @@
 // those of its children in order, in steps of 64 rows of one segment, all heads of the group token by token. A tile's
 // steps are cut into pieces of about one length, so that the first tiles of long segments are not waited for;
 // `attention_backward_join` adds the pieces' results in order. The length follows from the batch's segments alone, and
-// so do the bits. The plan of pieces is in attention_plan.cuh. Hopper has attention_backward_hopper.cu.
+// so do the bits. The plan of pieces is in attention_plan.cuh. Hopper has attention_backward_hopper.cu. A sink is in the
+// log-sum-exps, and so in all of these; its own gradient is an operation of its own.
 
 extern "C" __global__ void __launch_bounds__(1024)
     attention_backward_plan(const u32* segments, PLAN, ATTENTION_SHAPE) {
@@ -437,3 +438,40 @@ PLAIN_KERNELS(attention_backward_plain, bf16, NARROW)
 PLAIN_KERNELS(attention_backward_plain, float, NARROW)
 PLAIN_KERNELS(attention_backward_plain_wide, bf16, PLAIN_WIDE)
 PLAIN_KERNELS(attention_backward_plain_wide, float, PLAIN_WIDE)
+
+// ---- sinks ----------------------------------------------------------------------------------------------------------
+
+/// grad = - the sum over rows of e^(sink - lse) dout . out, or grad +=. A block has a head, and a warp every 32nd row,
+/// ascending; the warps' sums are added in order.
+template <class T, class G>
+__device__ __forceinline__ void sink_backward(const T* sinks, const T* out, const float* lse, const T* dout, G* grad,
+                                              u32 rows, u32 heads, u32 d, u32 add) {
+    __shared__ double sums[WARP];
+    const u32 head = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const float sink = to_f32(sinks[head]);
+    double sum = 0.0;
+#pragma unroll 4
+    for (u32 row = warp; row < rows; row += blockDim.x / WARP) {
+        const u64 place = (u64)row * heads + head;
+        float mine = 0.0f;
+        for (u32 i = lane; i < d; i += WARP) mine = fma(to_f32(dout[place * d + i]), to_f32(out[place * d + i]), mine);
+        sum = sum - (double)exp_f32(sink - lse[place]) * (double)warp_sum(mine);
+    }
+    if (lane == 0) sums[warp] = sum;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (u32 w = 1; w < blockDim.x / WARP; w++) sum = sum + sums[w];
+    grad[head] = from_f32<G>((add ? to_f32(grad[head]) : 0.0f) + (float)sum);
+}
+
+#define SINK_BACKWARD(T, G)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                   \
+        sink_backward_##T##_##G(const T* sinks, const T* out, const float* lse, const T* dout, G* grad, u32 rows,        \
+                                u32 heads, u32 d, u32 add) {                                                             \
+        begin();                                                                                                         \
+        sink_backward(sinks, out, lse, dout, grad, rows, heads, d, add);                                                 \
+    }
+SINK_BACKWARD(float, float)
+SINK_BACKWARD(float, bf16)
+SINK_BACKWARD(bf16, float)
+SINK_BACKWARD(bf16, bf16)

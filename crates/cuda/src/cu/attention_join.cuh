@@ -17,6 +17,16 @@ __device__ __forceinline__ float joined(float to, float keep, float with, float 
     return fma(to, keep, with * add);
 }
 
+/// Joins the chunk that a row begins with to the sink that its softmax begins with, a sum of 1 and an output of 0; the
+/// chunk's out gets the factor that is returned.
+__device__ __forceinline__ float join_sink(Sum& first, bf16 sink) {
+    Sum total = {to_f32(sink) * LOG2_E, 1.0f};
+    float keep, add;
+    join(total, first, keep, add);
+    first = total;
+    return add;
+}
+
 /// Log-sum-exp of the scaled scores.
 __device__ __forceinline__ float log_sum_exp(const Sum& s) { return fma(s.max, LN_2, logf(s.sum)); }
 
@@ -51,10 +61,10 @@ __device__ __forceinline__ u32 seen_of(u32 keys, u32 unit) {
     return keys > unit * UNIT ? min(keys - unit * UNIT, (u32)UNIT) : 0;
 }
 
-/// Joins the chunks' parts of decoded rows: a thread has four elements of a row.
-template <int D>
+/// Joins the chunks' parts of decoded rows: a thread has four elements of a row. SUNK: with the heads' `sinks`.
+template <int D, bool SUNK = false>
 __device__ __forceinline__ void join_parts(const float* parts, const u32* segments, bf16* out, float* lse,
-                                           const Shape& shape, u32 chunks) {
+                                           const Shape& shape, u32 chunks, const bf16* sinks = nullptr) {
     const u64 item = (u64)blockIdx.x * blockDim.x + threadIdx.x, pairs = (u64)shape.segments * shape.heads;
     const u64 pair = item / (D / 4);
     const u32 at = item % (D / 4) * 4;
@@ -67,6 +77,10 @@ __device__ __forceinline__ void join_parts(const float* parts, const u32* segmen
     const Sum* sums = (const Sum*)(parts + pairs * chunks * D) + pair * chunks;
     float4 o = from[first * (D / 4)];
     Sum sum = sums[first];
+    if constexpr (SUNK) {
+        const float add = join_sink(sum, sinks[pair % shape.heads]);
+        o = make_float4(o.x * add, o.y * add, o.z * add, o.w * add);
+    }
 #pragma unroll 4
     for (u32 chunk = first + 1; chunk < mine; chunk++) {
         float keep, add;

@@ -118,6 +118,29 @@ struct Q6_K {
     }
 };
 
+/// 2^(byte - 127); NaN of 255.
+__device__ __forceinline__ float power_at(const u8* p) {
+    const u32 x = *p;
+    return as_f32(x == 255 ? 0x7fc00000u : x == 0 ? 1u << 22 : x << 23);
+}
+
+/// The number of a code: a sign, two bits of exponent and one of mantissa.
+__device__ __forceinline__ float e2m1(u32 code) {
+    const u32 size = code & 7;
+    // 1.5 2^n and 2^n from 1 on; below it 0 and 0.5.
+    const u32 bits = size < 2 ? size * 0x3f000000u : (126 + size / 2) << 23 | (size & 1) << 22;
+    return as_f32(bits | code >> 3 << 31);
+}
+
+struct MXFP4 {
+    static const u32 BYTES = 17, VALUES = 32;
+    static __device__ __forceinline__ void read(const u8* b, u32 t, float (&x)[8]) {
+        const float scale = power_at(b);
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) x[j] = e2m1(b[1 + t * 4 + j / 2] >> (j % 2 * 4) & 15) * scale;
+    }
+};
+
 template <class B, class T>
 __device__ __forceinline__ void widen(const u8* __restrict__ bytes, T* __restrict__ out, u64 count) {
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
@@ -150,6 +173,7 @@ WIDEN(q5_1, Q5_1)
 WIDEN(q4_k, Q4_K)
 WIDEN(q5_k, Q5_K)
 WIDEN(q6_k, Q6_K)
+WIDEN(mxfp4, MXFP4)
 
 // Tensors that a file has as plain numbers: a thread has one.
 #define WIDEN_PLAIN(name, size)                                                                                     \

@@ -2,7 +2,7 @@
 
 use crate::both::attention::checks::{Cuts, allowed, check_cuts, check_gradients, check_rows, to_cut};
 use crate::both::attention::{
-    FAMILY, Pass, Piece, SHAPES, Sequence, Spec, latent, sequences, shape, windowed,
+    FAMILY, Pass, Piece, SHAPES, SUNK, Sequence, Spec, latent, sequences, shape, sunk, windowed,
 };
 use crate::both::{check_close, close, f64s};
 use crate::rig::{on_card, on_card_with, run_on_card, twin};
@@ -13,7 +13,8 @@ use plimsoll_device::{Backend, Device, OpenOptions};
 #[test]
 fn rows_are_close_to_the_f64_reference() {
     let positions = || (0..1100).step_by(53).chain([511, 512, 1023, 1024, 1099]);
-    run_on_card(|open| SHAPES.iter().for_each(|&s| check_rows(open, s, 1100, 0..1100, positions())));
+    let all = || SHAPES.into_iter().chain(SUNK);
+    run_on_card(|open| all().for_each(|s| check_rows(open, s, 1100, 0..1100, positions())));
 }
 
 #[test]
@@ -23,7 +24,8 @@ fn bits_of_a_row_do_not_depend_on_calls_segments_chunks_or_unused_slots() {
     let decodes: Vec<usize> = (500..530).step_by(3).chain(edges).collect();
     let bounds = |p: usize| vec![p + 1, (p + 1).next_multiple_of(512), 4096];
     let cuts = Cuts { prefills, decodes: &decodes, bounds };
-    run_on_card(|open| SHAPES.iter().for_each(|&s| drop(check_cuts(open, s, &to_cut(s, 1100), &cuts))));
+    let all = || SHAPES.into_iter().chain(SUNK);
+    run_on_card(|open| all().for_each(|s| drop(check_cuts(open, s, &to_cut(s, 1100), &cuts))));
 }
 
 /// A root alone; a root with three children, one of which leaves its prefix early; a long root, which is cut into
@@ -57,6 +59,8 @@ fn gradients_of_long_groups_are_close_to_the_f64_reference_and_the_same_bits_eac
         shape(8, 2, 256, Bf16),
         latent(16, 64, 576, Bf16),
         latent(2, 64, 576, F32),
+        sunk(windowed(128, shape(16, 2, 64, Bf16))),
+        sunk(shape(4, 2, 48, F32)),
     ];
     run_on_card(|open| shapes.iter().for_each(|&s| check_gradients(open, s, &FAMILIES)));
 }
@@ -72,6 +76,8 @@ fn the_cpu_agrees() {
         shape(8, 2, 256, Bf16),
         latent(16, 64, 576, Bf16),
         latent(2, 64, 576, F32),
+        sunk(shape(9, 3, 64, Bf16)),
+        sunk(shape(9, 3, 64, F32)),
     ] {
         let pass = Pass::whole(s, &sequences(s, &FAMILY));
         let Some(mut gpu) = on_card(&pass.buffers()) else { return };
@@ -111,9 +117,12 @@ fn groups(prompt: usize, responses: usize) -> Vec<Spec> {
 #[test]
 fn rows_that_share_keys_have_the_bits_of_rows_with_copies_of_their_own() {
     let two = shape(2, 1, 64, Bf16);
-    for (s, prompt, responses) in
-        [(two, 1040, 264), (shape(4, 2, 128, Bf16), 560, 136), (windowed(530, two), 1040, 264)]
-    {
+    for (s, prompt, responses) in [
+        (two, 1040, 264),
+        (shape(4, 2, 128, Bf16), 560, 136),
+        (windowed(530, two), 1040, 264),
+        (sunk(two), 1040, 264),
+    ] {
         let shared = sequences(s, &groups(prompt, responses));
         let mut next = 1;
         let alone: Vec<_> = shared

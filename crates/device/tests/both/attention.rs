@@ -6,7 +6,7 @@ pub mod reference;
 
 use super::{Machine, Open, Rig, Sized, bend, normal};
 use plimsoll_base::DType::{self, Bf16, F32, U32};
-use plimsoll_device::{ALL_KEYS, AttentionBackward, Batch, KV_BLOCK, Kv, NO_PARENT, Scores};
+use plimsoll_device::{ALL_KEYS, AttentionBackward, Batch, KV_BLOCK, Kv, NO_PARENT, Scores, SinkBackward};
 use plimsoll_memory::Buf;
 
 /// Heads a, key-value heads k, head dimension d, dtype e.
@@ -103,6 +103,17 @@ pub const SHAPES: [Shape; 36] = [
     latent(4, 64, 576, Bf16),
     latent(20, 64, 576, Bf16),
     latent(2, 64, 576, F32),
+];
+
+/// Shapes whose heads have sinks: of a card's kernels on tensor cores with windows and without, and of its plain ones.
+pub const SUNK: [Shape; 7] = [
+    sunk(shape(9, 3, 64, Bf16)),
+    sunk(windowed(40, shape(16, 2, 64, Bf16))),
+    sunk(windowed(530, shape(20, 1, 64, Bf16))),
+    sunk(windowed(37, shape(9, 3, 64, F32))),
+    sunk(windowed(530, shape(3, 1, 48, F32))),
+    sunk(shape(26, 1, 32, F32)),
+    sunk(shape(2, 1, 128, Bf16)),
 ];
 
 /// A sequence: its parent, the positions that it begins with of it, and how many it has besides.
@@ -274,6 +285,21 @@ impl Pass {
             dq: rig.buf("dq"),
             dkv: rig.buf("dkv"),
         });
+    }
+
+    /// Returns the gradients of sinks, added to `before` if given, for the outputs and their gradients that the rig has.
+    pub fn sink_backward<D: Machine>(&self, rig: &mut Rig<D>, before: Option<&[f32]>) -> Vec<f32> {
+        before.iter().for_each(|before| rig.set("d_sinks", before));
+        rig.dev.sink_backward(SinkBackward {
+            sinks: rig.buf("sinks"),
+            out: rig.buf("out"),
+            lse: rig.buf("lse"),
+            dout: rig.buf("dout"),
+            grad: rig.buf("d_sinks"),
+            add: before.is_some(),
+        });
+        rig.check_guards();
+        rig.get("d_sinks")
     }
 
     /// Returns (out, lse) of a rig of the pass's buffers.

@@ -13,8 +13,9 @@ use plimsoll_device::{BLOCK_PARTS_MAX, Blocks, Codes, Layouts, block_elements, m
 /// Encodings and rows of the parts, and the length of a row.
 pub type Case = (&'static [(Encoding, usize)], usize);
 
-/// Each encoding; parts that begin and end inside a panel; rows of no whole words, panels or blocks of threads.
-pub const CASES: [Case; 16] = [
+/// Each encoding; parts that begin and end inside a panel; rows of no whole words, panels or blocks of threads, and of
+/// an odd number of bytes.
+pub const CASES: [Case; 19] = [
     (&[(Q8_0, 17)], 96),
     (&[(Q4_0, 17)], 96),
     (&[(Q4_1, 16)], 32),
@@ -31,6 +32,9 @@ pub const CASES: [Case; 16] = [
     (&[(Q5_0, 20), (Q8_0, 44)], 288),
     (&[(F16, 9), (Q6K, 1), (F32, 30)], 256),
     (&[(Q4_0, 40), (Bf16, 24)], 1024),
+    (&[(Mxfp4, 17)], 96),
+    (&[(Mxfp4, 40)], 32),
+    (&[(Mxfp4, 9)], 320),
 ];
 
 /// Returns any bytes as blocks whose scales, minima and plain numbers are finite.

@@ -7,6 +7,7 @@ pub mod blocks;
 pub mod delta;
 pub mod experts;
 pub mod experts_adapter;
+pub mod experts_bias;
 pub mod experts_route;
 pub mod experts_shared;
 pub mod head;
@@ -18,6 +19,7 @@ pub mod rotation;
 pub mod rows;
 
 pub use attention::checks as attends;
+pub use experts_bias as biases;
 pub use head::{draws, listed, noise, whole};
 pub use rig::*;
 
@@ -32,7 +34,12 @@ macro_rules! cases {
                 activations_of_the_ends_are_what_they_should_be;
             attends: chunks_beyond_the_first_are_merged, shared_prefixes_give_whole_sequences_rows,
                 gradients_are_close_to_the_f64_reference_and_the_same_bits_each_time,
-                rows_of_no_segment_have_no_gradients, values_are_stored_as_the_dtype_holds_them;
+                rows_of_no_segment_have_no_gradients, values_are_stored_as_the_dtype_holds_them,
+                sinks_are_in_every_softmax_once_however_many_chunks_it_has, gradients_of_sinks_agree_with_f64;
+            biases: biases_are_added_to_pairs_with_their_weights_or_without,
+                gradients_of_biases_are_sums_over_pairs_and_those_of_weights_products,
+                clamped_gates_alternate_with_ups_and_have_no_gradient_where_they_are_clamped,
+                products_of_experts_in_codes_have_the_bits_of_their_numbers;
             draws: what_is_recorded_equals_the_head_to_the_bit, greedy_takes_the_lowest_id_of_the_largest,
                 rows_that_are_not_finite_are_marked, frequencies_follow_the_softmax,
                 truncation_keeps_the_sets_that_the_definitions_name,

@@ -211,6 +211,8 @@ const CASES: &[Case] = &[
     (|b| Op::GatherRows { x: b("x"), rows: b("rows"), out: b("out") }, "out", ""),
     (|b| Op::Route { logits: b("logits"), how: routing(b), to: routes(b) }, "experts weights pairs places starts", ""),
     (|b| Op::MatmulExperts { x: b("x"), x_has: RowsOf::Rows, w: experts(b("w")), routes: routes(b), out: b("out") }, "out", ""),
+    (|b| Op::MatmulExpertsCodes { x: b("x"), x_has: RowsOf::Rows, codes: codes(b), w: matrix(b("w")), routes: routes(b), out: b("out") },
+        "w out", ""),
     (|b| Op::GluExperts { how: Gate::Silu, gate_up: b("gate_up"), f: 16, routes: routes(b), out: b("out") }, "out", ""),
     (|b| Op::Combine { y: b("y"), routes: routes(b), resid: Some(b("resid")), out: b("out") }, "out", "resid out"),
     (|b| Op::Head { x: b("x"), w: matrix(b("w")), targets: b("targets"), logits: Logits::times(1.0), tile: b("tile"), out: head_out(b) },

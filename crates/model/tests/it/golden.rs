@@ -139,7 +139,7 @@ fn log_probs_of_blocks_agree_with_transformers() {
     let reference = Reference::open("gpt_oss_mxfp4");
     let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
     let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
-    for machine in Machine::all().into_iter().filter(|machine| *machine != Machine::Cuda) {
+    for machine in Machine::all() {
         let mut f = open("gpt_oss_mxfp4", DType::F32, Recompute::None, machine);
         run(&mut f, Recompute::None, &sequences, |dev, _, _, pass| {
             let (logprobs, mut at) = (read(dev, pass.head_out().logprobs), 0);

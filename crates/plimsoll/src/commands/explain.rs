@@ -95,15 +95,14 @@ fn models(as_json: bool) -> Result<()> {
         let row = |page: &FamilyPage| {
             json!({
                 "family": page.family.name(), "model_types": page.model_types(), "models": page.models,
-                "cards": page.is_on_cards(), "gguf": page.has_gguf(), "beyond": page.beyond,
+                "gguf": page.has_gguf(), "beyond": page.beyond,
             })
         };
         return output::json(&json!({ "models": table.iter().map(row).collect::<Vec<Value>>() }));
     }
     let row = |page: &FamilyPage| {
-        let on = if page.is_on_cards() { "CPU and cards" } else { "CPU" };
-        let gguf = if page.has_gguf() { ", GGUF" } else { "" };
-        format!("{}\n  {} ({on}{gguf})\n", page.models, page.model_types().join(", "))
+        let gguf = if page.has_gguf() { " (GGUF)" } else { "" };
+        format!("{}\n  {}{gguf}\n", page.models, page.model_types().join(", "))
     };
     output::text(&table.iter().map(row).collect::<String>())
 }

@@ -76,8 +76,9 @@ fn a_checkpoint_at_a_learning_rate_of_0_is_the_model() {
     }
 }
 
-/// Requires that each expert's output projection in the merged model is W + scale B A of that expert.
-fn check_merged(folder: &Run, family: &str) {
+/// Requires that each expert's output projection in the merged model is W + scale B A of that expert; files may have
+/// all matrices of a layer transposed.
+pub fn check_merged(folder: &Run, family: &str, is_transposed: bool) {
     const LAYER: &str = "model.layers.1.mlp.experts.";
     let all = |file: &str| tensors(&folder.read(file));
     let [model, merged, adapter] = [
@@ -102,7 +103,9 @@ fn check_merged(folder: &Run, family: &str) {
     let (experts, rank, width, rows) = (6, 4, 64, 64);
     let mut largest = 0f64;
     for (at, (old, new)) in old.iter().zip(&new).enumerate() {
-        let (expert, row, column) = (at / (rows * width), at / width % rows, at % width);
+        // Both widths are 64.
+        let (expert, [row, column]) = (at / (rows * width), [at / width % rows, at % width]);
+        let [row, column] = if is_transposed { [column, row] } else { [row, column] };
         let term = |j: usize| {
             f64::from(b[(row * rank + j) * experts + expert])
                 * f64::from(a[(expert * rank + j) * width + column])
@@ -157,7 +160,7 @@ fn adapters_of_shared_experts_and_grouped_rows_are_trained_in_every_form() {
         let (run, merged) = (folder.text_path("whole"), folder.text_path("merged model"));
         let said = plimsoll(&["checkpoint", "export", &run, "--merge", "--to", &merged]);
         assert!(said.status.success(), "{family}: {said:?}");
-        check_merged(&folder, family);
+        check_merged(&folder, family, false);
         folder.train("after", &[&format!("model={merged}"), "train.steps=1"]);
     }
 }

@@ -207,6 +207,8 @@ struct Factors {
     outputs: usize,
     /// Rows in an element of the tensor's first axis: N if that counts experts, else 1.
     rows_each: usize,
+    /// True if the tensor has the matrices of its experts transposed, [K, N].
+    is_transposed: bool,
 }
 
 /// What a tensor has of a target.
@@ -274,13 +276,17 @@ impl Factors {
         };
         let b = experts.flat_map(of_rows).flat_map(at).map(|index| columns[index] * scale).collect();
         let rows_each = if of.has_all { outputs as usize } else { 1 };
-        Ok(Some(Factors { a, b, rank, outputs: of.rows.len(), rows_each }))
+        let is_transposed = of.target.row(&model.spec, of.layer).is_some_and(|row| row.is_transposed);
+        Ok(Some(Factors { a, b, rank, outputs: of.rows.len(), rows_each, is_transposed }))
     }
 
     /// Adds rows `first..` of the product to `rows`, and counts the effects of rounding.
     fn add(&self, first: usize, rows: &mut [f32], dtype: DType, sums: &mut Sums) {
         let experts = self.b.len() / (self.outputs * self.rank);
         let width = self.a.len() / (experts * self.rank);
+        if self.is_transposed {
+            return self.add_transposed(first, width, rows, dtype, sums);
+        }
         let mut change = vec![0.0f32; width];
         for (index, row) in rows.chunks_exact_mut(width).enumerate() {
             change.fill(0.0);
@@ -290,15 +296,39 @@ impl Factors {
             for (b, a) in b.iter().zip(a.chunks_exact(width)) {
                 change.iter_mut().zip(a).for_each(|(sum, a)| *sum += b * a);
             }
-            for (weight, change) in row.iter_mut().zip(&change) {
-                let sum = *weight + change;
-                let rounded = stored(dtype, sum);
-                sums.elements += 1;
-                sums.undone += u64::from(rounded == stored(dtype, *weight) && *change != 0.0);
-                sums.rounding_max = sums.rounding_max.max((rounded - sum).abs());
-                sums.change_max = sums.change_max.max(change.abs());
-                *weight = sum;
+            sums.add(row, &change, dtype);
+        }
+    }
+
+    /// Adds the products of experts from `first` on to their transposed matrices, as `add`.
+    fn add_transposed(&self, first: usize, width: usize, rows: &mut [f32], dtype: DType, sums: &mut Sums) {
+        let (n, r) = (self.outputs, self.rank);
+        let mut change = vec![0.0f32; n];
+        for (index, matrix) in rows.chunks_exact_mut(width * n).enumerate() {
+            let a = &self.a[(first + index) * r * width..][..r * width];
+            let b = &self.b[(first + index) * n * r..][..n * r];
+            for (input, row) in matrix.chunks_exact_mut(n).enumerate() {
+                change.fill(0.0);
+                for (sum, b) in change.iter_mut().zip(b.chunks_exact(r)) {
+                    b.iter().zip(a.iter().skip(input).step_by(width)).for_each(|(b, a)| *sum += b * a);
+                }
+                sums.add(row, &change, dtype);
             }
+        }
+    }
+}
+
+impl Sums {
+    /// Adds a change to a row, and counts the effects of rounding.
+    fn add(&mut self, row: &mut [f32], change: &[f32], dtype: DType) {
+        for (weight, change) in row.iter_mut().zip(change) {
+            let sum = *weight + change;
+            let rounded = stored(dtype, sum);
+            self.elements += 1;
+            self.undone += u64::from(rounded == stored(dtype, *weight) && *change != 0.0);
+            self.rounding_max = self.rounding_max.max((rounded - sum).abs());
+            self.change_max = self.change_max.max(change.abs());
+            *weight = sum;
         }
     }
 }

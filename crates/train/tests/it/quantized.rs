@@ -142,9 +142,7 @@ fn products_in_the_blocks_of_a_file_are_those_of_the_file_in_full() {
 
 #[test]
 fn experts_in_the_blocks_of_a_file_are_those_of_the_file_in_full() {
-    if Machine::detect() != Machine::Cuda {
-        check_file("gpt_oss_mxfp4", Quantization::Mxfp4);
-    }
+    check_file("gpt_oss_mxfp4", Quantization::Mxfp4);
 }
 
 fn check_file(source: &str, how: Quantization) {

@@ -1,9 +1,10 @@
 //! Tests what attention must do on every device.
 
 use super::{
-    FAMILY, Pass, Piece, SHAPES, Sequence, Shape, Spec, capped, latent, reference, sequences, shape, windowed,
+    FAMILY, Pass, Piece, SHAPES, SUNK, Sequence, Shape, Spec, capped, latent, reference, sequences, shape,
+    sunk, windowed,
 };
-use crate::both::{Machine, Open, bits, check_close, close};
+use crate::both::{Machine, Open, bits, check_close, close, f64s};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_device::ALL_KEYS;
 use std::ops::Range;
@@ -157,13 +158,38 @@ pub fn check_gradients<D: Machine>(open: Open<D>, s: Shape, specs: &[Spec]) {
 }
 
 pub fn gradients_are_close_to_the_f64_reference_and_the_same_bits_each_time<D: Machine>(open: Open<D>) {
-    for s in GRADIENT_SHAPES {
+    for s in GRADIENT_SHAPES.into_iter().chain(SUNK) {
         check_gradients(open, s, &FAMILY);
     }
 }
 
+pub fn sinks_are_in_every_softmax_once_however_many_chunks_it_has<D: Machine>(open: Open<D>) {
+    for window in [ALL_KEYS, 900, 512, 9] {
+        let s = windowed(window, sunk(shape(3, 1, 32, F32)));
+        check_rows(open, s, 1100, 1010..1040, 1010..1040);
+    }
+}
+
+pub fn gradients_of_sinks_agree_with_f64<D: Machine>(open: Open<D>) {
+    for s in SUNK {
+        let x = sequences(s, &FAMILY);
+        let (pass, tolerance) = (Pass::whole(s, &x), if s.e == Bf16 { 1e-2 } else { 2e-5 });
+        let dout = pass.dout();
+        let [want, sizes] = reference::sink_gradients(s, &x, &dout);
+        for mut rig in open(&pass.buffers()) {
+            pass.backward(&mut rig, &dout);
+            let got = pass.sink_backward(&mut rig, None);
+            check_close(&got, &want, &sizes, tolerance, &format!("{s:?}"));
+            assert_eq!(bits(&pass.sink_backward(&mut rig, None)), bits(&got), "{s:?}");
+            let both = pass.sink_backward(&mut rig, Some(&vec![1.5; s.a]));
+            let sum: Vec<f32> = got.iter().map(|d| 1.5 + d).collect();
+            check_close(&both, &f64s(&sum), &sizes, 1e-5, &format!("{s:?}: added"));
+        }
+    }
+}
+
 pub fn shared_prefixes_give_whole_sequences_rows<D: Machine>(open: Open<D>) {
-    for s in GRADIENT_SHAPES {
+    for s in GRADIENT_SHAPES.into_iter().chain(SUNK) {
         let x = sequences(s, &FAMILY);
         let shared = Pass::whole(s, &x).each(open);
         let mut first = 0;
@@ -195,7 +221,7 @@ pub fn rows_of_no_segment_have_no_gradients<D: Machine>(open: Open<D>) {
 
 pub fn values_are_stored_as_the_dtype_holds_them<D: Machine>(_: Open<D>) {
     // The references are of the stored numbers.
-    for s in SHAPES {
+    for s in SHAPES.into_iter().chain(SUNK) {
         let x = Sequence::new(s, 1, 3, 0);
         let all = x.q.iter().chain(&x.k).chain(&x.v);
         assert!(all.copied().all(|x| crate::both::round(x, s.e) == x), "{s:?}");

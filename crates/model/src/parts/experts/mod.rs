@@ -22,7 +22,7 @@ pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     let (LayerPass { dev, w, bufs, .. }, x) = (*layer, layer.bufs.norm_ffn);
     dev.matmul(x, router(w), w.router_bias, of.logits, false);
     dev.route(of.logits, routing(of, w), of.routes);
-    dev.matmul_experts(x, RowsOf::Rows, all(layer, of, Site::GateUp), of.routes, bufs.gate_up);
+    product(layer, of, Site::GateUp, x, RowsOf::Rows, bufs.gate_up);
     adapt(layer, of, Site::GateUp, x, RowsOf::Rows, bufs.gate_up);
     add_bias(layer, of, Site::GateUp, bufs.gate_up, false);
     of.shared.iter().for_each(|of| shared::to_gates(layer, of));
@@ -33,7 +33,7 @@ pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     let (LayerPass { dev, bufs, .. }, y) = (*layer, of.out);
     let gate = layer.spec().architecture().gate;
     dev.glu_experts(gate, bufs.gate_up, of.experts.ffn as usize, of.routes, bufs.product);
-    dev.matmul_experts(bufs.product, RowsOf::Pairs, all(layer, of, Site::Down), of.routes, y);
+    product(layer, of, Site::Down, bufs.product, RowsOf::Pairs, y);
     adapt(layer, of, Site::Down, bufs.product, RowsOf::Pairs, y);
     add_bias(layer, of, Site::Down, y, true);
     dev.combine(y, of.routes, Some(bufs.mid), bufs.next);
@@ -71,6 +71,22 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
     // The experts' outputs are no longer needed.
     let d_x = out.slice(0, d_input.len());
     of.shared.iter().for_each(|of| shared::backward(step, of, d_x, d_input));
+}
+
+/// Computes a product of pairs, without adapters and biases.
+fn product(
+    layer: &LayerPass<'_, '_, '_>,
+    of: &ExpertBufs<'_>,
+    site: Site,
+    x: Buf<'_>,
+    x_has: RowsOf,
+    out: Buf<'_>,
+) {
+    let LayerPass { dev, w, .. } = *layer;
+    match w.codes(site) {
+        Some(codes) => dev.matmul_experts_codes(x, x_has, codes, w.at(site), of.routes, out),
+        None => dev.matmul_experts(x, x_has, all(layer, of, site), of.routes, out),
+    }
 }
 
 /// Adds the adapters' output to a product, unless they are merged into its weights.
@@ -183,5 +199,5 @@ fn all<'a>(layer: &LayerPass<'_, 'a, '_>, of: &ExpertBufs<'_>, site: Site) -> Ex
 
 /// Splits a matrix with the rows of all experts into one per expert.
 pub(crate) fn cut(whole: Matrix<'_>, count: usize) -> Experts<'_> {
-    Experts::new(whole.buf, count, whole.n / count, whole.k, whole.layout)
+    Experts::cut(whole, count)
 }
