@@ -2,24 +2,32 @@
 
 use crate::table::{each_row, products};
 use crate::tensor_row::TensorRow;
-use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Site};
+use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, ParamKind, Quantization, Site};
 
 impl LoraTarget {
+    /// Returns its path in a decoder layer of a model, or in one of the layer's experts.
+    pub fn path_in(self, model: &ModelSpec, expert: Option<u32>) -> String {
+        if self.is_of_all_experts() && model.architecture().has_dense_beside {
+            return self.name().to_string(); // Beside `mlp`, not inside.
+        }
+        self.path(expert)
+    }
+
     /// Returns this target's row of a layer's table; `None` if the layer has no such linear layer. Of all experts in
     /// one, it is that of one expert.
     pub fn row(self, model: &ModelSpec, layer: u32) -> Option<TensorRow> {
-        if let [first, rest @ ..] = self.spans() {
-            let first = first.row(model, layer).filter(|row| row.experts.is_some())?;
-            let rest = rest.iter().filter_map(|target| target.row(model, layer)).map(|row| row.rows);
-            let rows = first.rows + rest.sum::<u32>();
-            return Some(TensorRow { rows, target: Some(self), ..first });
-        }
         let mut found = None;
         each_row(model, layer, |row| {
             if row.target == Some(self) {
                 found = Some(row);
             }
         });
+        if let (None, [first, rest @ ..]) = (found, self.spans()) {
+            let first = first.row(model, layer).filter(|row| row.experts.is_some())?;
+            let rest = rest.iter().filter_map(|target| target.row(model, layer)).map(|row| row.rows);
+            let rows = first.rows + rest.sum::<u32>();
+            return Some(TensorRow { rows, target: Some(self), ..first });
+        }
         found
     }
 
@@ -75,7 +83,9 @@ impl LoraTargets {
         let fused = LoraTargets::new(fused).map(Unfit::Fused);
         let absent = fused.or_else(|| LoraTargets::new(absent()).map(Unfit::InNoLayer));
         let other = absent.or_else(|| LoraTargets::new(other()).map(Unfit::OtherInPeft));
-        other.or_else(|| LoraTargets::new(self.iter().filter(|target| self.spans(*target))).map(Unfit::Twice))
+        let is_of_experts = |target| rows(target).any(|row| row.experts.is_some());
+        let twice = |target: &LoraTarget| self.spans(*target) && is_of_experts(*target);
+        other.or_else(|| LoraTargets::new(self.iter().filter(twice)).map(Unfit::Twice))
     }
 
     /// Returns whether one of these is all experts' of another one.
@@ -189,10 +199,11 @@ impl Site {
         layer: u32,
     ) -> impl Iterator<Item = (LoraTarget, usize)> {
         let whole = self.of_all_experts().filter(|target| lora.targets.contains(*target));
-        let whole = whole.filter(|target| target.row(spec, layer).is_some()).map(|target| (target, 0));
+        let whole = whole.filter(|target| self.row(*target, spec, layer).is_some()).map(|target| (target, 0));
         let mut first = 0;
         let each = self.layers().iter().map(move |&target| {
-            let (start, width) = (first, target.widths(spec, layer).1 as usize);
+            let rows = self.row(target, spec, layer).map_or(0, |row| row.rows);
+            let (start, width) = (first, rows as usize);
             first += width;
             (target, start, width)
         });
@@ -207,6 +218,28 @@ impl Site {
 
     /// Returns a linear layer of the product that a layer of the model has; the others have its inputs and its experts.
     pub fn target(self, spec: &ModelSpec, layer: u32) -> Option<LoraTarget> {
-        self.layers().iter().copied().find(|target| target.row(spec, layer).is_some())
+        let mut all = self.layers().iter().copied().chain(self.of_all_experts());
+        all.find(|target| self.row(*target, spec, layer).is_some())
+    }
+
+    /// Returns S r, the width of A x, the largest of all layers; 0 without an adapter.
+    pub fn width(self, spec: &ModelSpec, lora: LoraShape) -> usize {
+        let with = (0..spec.layers.len()).filter(|layer| spec.layer(*layer).has(self));
+        let most = with.map(|layer| self.targets(spec, lora, layer).count()).max().unwrap_or(0);
+        most * lora.rank as usize
+    }
+
+    /// Returns the outputs in a layer (of one expert, if any).
+    pub fn outputs(self, spec: &ModelSpec, layer: u32) -> u32 {
+        let mut outputs = 0;
+        each_row(spec, layer, |row| {
+            outputs += if row.kind == ParamKind::Weight(self) { row.rows } else { 0 }
+        });
+        outputs
+    }
+
+    /// Returns a target's row of a layer's table, if it is of this product there.
+    fn row(self, target: LoraTarget, spec: &ModelSpec, layer: u32) -> Option<TensorRow> {
+        target.row(spec, layer).filter(|row| row.kind == ParamKind::Weight(self))
     }
 }

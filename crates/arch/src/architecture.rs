@@ -33,7 +33,7 @@ plimsoll_base::names! {
         Gemma2 = "gemma2",
         /// Gemma 3, text.
         Gemma3 = "gemma3_text",
-        /// Gemma 4, dense, text: without per-layer inputs and layers that share keys.
+        /// Gemma 4, text, dense or with experts: without per-layer inputs and layers that share keys.
         Gemma4 = "gemma4_text",
         /// Granite 3, dense.
         Granite = "granite",
@@ -120,6 +120,9 @@ pub struct Architecture {
     pub has_biased_experts: bool,
     /// True if the softmax of each query head has a sink: a logit that takes part in its sum, and has no value.
     pub has_sinks: bool,
+    /// True if experts, which a file asks for in all layers or in none, are beside the dense part: each of the two has
+    /// norms of its own, and the router reads rows before these.
+    pub has_dense_beside: bool,
     /// True if a shared expert computes every row, next to those that a router chooses.
     pub has_shared_expert: bool,
     /// True if layers may have linear attention; the heads of the other layers then have output gates.
@@ -236,6 +239,7 @@ const LLAMA: Architecture = Architecture {
     has_experts_alone: false,
     has_biased_experts: false,
     has_sinks: false,
+    has_dense_beside: false,
     has_shared_expert: false,
     has_delta: false,
     groups_delta: false,
@@ -477,6 +481,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
             after: POST_NORMS.after,
         },
         gate: Gate::GeluTanh,
+        has_experts: true,
+        has_dense_beside: true,
         scales_embedding: true,
         caps_logits: true,
         has_global_heads: true,

@@ -188,6 +188,12 @@ fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
             .fact("neither are biases of experts and clamped gates, which models with sinks have")
             .hint("set run.device = \"cpu\""));
     }
+    let is_beside = |spec: &ModelSpec| spec.has_experts() && spec.architecture().has_dense_beside;
+    if !row.takes_sinks && all().any(is_beside) {
+        let name = row.kind.name;
+        let message = format!("experts beside a dense part are not built for run.device = \"{name}\"");
+        return Err(Error::usage("model-unsupported", message).hint("set run.device = \"cpu\""));
+    }
     let mut widths = all().flat_map(ModelSpec::attentions).map(|attention| attention.head_dim);
     let Some(width) = widths.find(|width| !(row.takes_head_dim)(*width as usize)) else { return Ok(()) };
     let message = format!(

@@ -54,7 +54,7 @@ impl AdapterConfig {
 }
 
 /// Returns an `adapter_config.json` for peft and vLLM.
-pub fn adapter_config_json(config: &AdapterConfig) -> Value {
+pub fn adapter_config_json(config: &AdapterConfig, model: &ModelSpec) -> Value {
     let is_scored = config.head == Head::Score;
     let (parameters, modules): (Vec<LoraTarget>, Vec<LoraTarget>) =
         config.targets.iter().partition(|target| target.is_of_all_experts());
@@ -81,7 +81,8 @@ pub fn adapter_config_json(config: &AdapterConfig) -> Value {
         "use_rslora": config.rslora,
     });
     if !parameters.is_empty() {
-        value[PARAMETERS] = parameters.iter().map(|target| target.module()).collect::<Vec<_>>().into();
+        value[PARAMETERS] =
+            parameters.iter().map(|target| target.path_in(model, None)).collect::<Vec<_>>().into();
     }
     if let Some(how) = config.quantize {
         value[QUANTIZATION] = how.name().into();
@@ -370,7 +371,9 @@ impl Config {
         let is_of_key = |target: &LoraTarget| target.is_of_all_experts() == (key == PARAMETERS);
         let is_meant = |target: &LoraTarget| {
             let ends = |long: &str, end: &str| long == end || long.ends_with(&format!(".{end}"));
-            ends(target.module(), name) || ends(name, target.module())
+            // All experts of a layer may be outside of `mlp`.
+            let own = if target.is_of_all_experts() { target.name() } else { target.module() };
+            ends(target.module(), name) || ends(name, own)
         };
         let built = || LoraTarget::ALL.into_iter().filter(is_of_key);
         let meant: Vec<LoraTarget> = built().filter(is_meant).collect();

@@ -1,4 +1,4 @@
-//! Gemma 4: two kinds of heads, each with a rotary rule of its own. Refuses what its smaller models and experts have.
+//! Gemma 4: two kinds of heads, each with a rotary rule of its own. Refuses what its smaller models have.
 
 use super::keys::{Config, FULL, HEADS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
 use super::layers::SLIDING;
@@ -160,7 +160,7 @@ impl Config<'_> {
         Ok(RopeScaling::Proportional { share, factor: self.positive("factor", 1.0)? })
     }
 
-    /// Refuses per-layer inputs, layers that share keys, experts, and rows that see those after them.
+    /// Refuses per-layer inputs and layers that share keys.
     pub(super) fn refuse_what_gemma4_lacks(&self, architecture: &Architecture) -> Result<()> {
         if !architecture.has_global_heads {
             return Ok(());
@@ -172,9 +172,6 @@ impl Config<'_> {
         }
         if let Some(value) = self.present(SHARED).filter(|value| **value != json!(0)) {
             return Err(unsupported(self.file, SHARED, value, "0"));
-        }
-        if self.flag("enable_moe_block")? {
-            return Err(unsupported(self.file, "enable_moe_block", &json!(true), "false"));
         }
         Ok(())
     }

@@ -73,6 +73,8 @@ const GEMMA_4: Wrapper = Wrapper {
     ],
 };
 
+const GEMMA_4_MOE: Wrapper = Wrapper { golden: "gemma4_moe", ..GEMMA_4 };
+
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
 }
@@ -128,7 +130,7 @@ fn open(folder: &tempfile::TempDir) -> Result<OpenModel> {
 
 #[test]
 fn both_spellings_of_the_tensors_are_read() {
-    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL, MINISTRAL, GEMMA_4] {
+    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL, MINISTRAL, GEMMA_4, GEMMA_4_MOE] {
         let alone = OpenModel::open(golden(wrapper.golden).to_str().unwrap(), None, false).unwrap();
         for prefix in ["language_model.", "model.language_model."] {
             let rename = |name: &str| match prefix {

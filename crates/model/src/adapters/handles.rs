@@ -84,8 +84,7 @@ impl<'a> Adapters<'a> {
             for (block, (target, first)) in blocks.iter_mut().zip(site.targets(spec, lora, layer)) {
                 *block = Some((each(ParamKind::AdapterB(target), layer).expect("an A has its B"), first));
             }
-            let outputs = site.layers().iter().map(|target| target.widths(spec, layer).1 as usize);
-            Some(ExpertsAdapter { a, blocks, n: outputs.sum(), scale })
+            Some(ExpertsAdapter { a, blocks, n: site.outputs(spec, layer) as usize, scale })
         };
         let layer =
             |layer| LayerAdapters {

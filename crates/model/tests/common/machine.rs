@@ -10,7 +10,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 35] = [
+pub const GOLDEN: [&str; 36] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -45,6 +45,7 @@ pub const GOLDEN: [&str; 35] = [
     "ministral3_window",
     "gemma4",
     "gemma4_own",
+    "gemma4_moe",
     "gpt_oss",
 ];
 

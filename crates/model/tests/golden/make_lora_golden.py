@@ -58,9 +58,15 @@ ADAPTERS = {
     ),
     "ministral3": dict(model="ministral3", targets=ALL_LINEAR, rslora=False),
     "gemma4": dict(model="gemma4", targets=ALL_LINEAR, rslora=False),
+    "gemma4_moe": dict(
+        model="gemma4_moe",
+        targets=ALL_LINEAR,
+        parameters=["experts.gate_up_proj", "experts.down_proj"],
+        rslora=False,
+    ),
 }
 # Those that transformers 4.57 does not know.
-OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3", "gemma4"]
+OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3", "gemma4", "gemma4_moe"]
 RANK, ALPHA = 4, 8
 
 

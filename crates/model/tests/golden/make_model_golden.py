@@ -388,6 +388,19 @@ GEMMA4_OWN = {k: v for k, v in GEMMA4.items() if not k.startswith(("global_", "n
     "per_layer_config": {"1": {"head_dim": 48}},
     "tie_word_embeddings": False,
     "use_bidirectional_attention": None,
+}
+
+# A dense part of another width than the experts beside it.
+GEMMA4_MOE = GEMMA4 | {
+    "enable_moe_block": True,
+    "intermediate_size": 48,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "moe_intermediate_size": 32,
+    "num_experts": 6,
+    "num_hidden_layers": 2,
+    "top_k_experts": 2,
+}
+
 # With the keys of published files, old and new. With d = 16, theta = 1000 and 64 original positions the ramp of yarn goes
 # from 1.08 to 2.69: its ends are not rounded.
 GPT_OSS = {key: value for key, value in COMMON.items() if key not in ("torch_dtype", "rms_norm_eps")} | {
@@ -575,13 +588,13 @@ MODELS = {
     "gemma4": GEMMA4,
     "gemma4_own": GEMMA4_OWN,
     "gpt_oss": GPT_OSS,
+    "gemma4_moe": GEMMA4_MOE,
 }
 
 # Models that 4.57 does not know. The others are of 4.57: later versions read some of their keys in another way.
 OF_5 = ["qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "glm4_moe", "glm4_moe_groups",
          "deepseek_v3", "moonlight", "glm4_moe_lite", "ministral3", "ministral3_window",
-         "gemma4", "gemma4_own"]
-         "deepseek_v3", "moonlight", "glm4_moe_lite", "gpt_oss"]
+         "gemma4", "gemma4_own", "gpt_oss", "gemma4_moe"]
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
 OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
@@ -591,7 +604,7 @@ OTHER_LENGTHS |= {"qwen3_5_moe": [5, 64, 67], "qwen3_next": [23, 65, 7]}
 
 # The standard deviation of the embedding and the mean of the final norm's factor. A tied model whose stream is mostly the
 # embedding predicts the token that it just read, so models that multiply the embedding have a small one and a large norm.
-SIZES = {"gemma2": (0.03, 8.0), "gemma3": (0.03, 8.0), "gemma4": (0.06, 4.0), "granite": (0.05, 10.0)}
+SIZES = {"gemma2": (0.03, 8.0), "gemma3": (0.03, 8.0), "gemma4": (0.06, 4.0), "gemma4_moe": (0.06, 4.0), "granite": (0.05, 10.0)}
 DEFAULT_SIZES = (0.25, 1.0)
 
 # A model's seed is its place in MODELS, except where that gave a greedy margin below LEAST_MARGIN, or a head of linear
@@ -745,6 +758,11 @@ def randomize(model, generator, embedding_size, final_norm):
             elif model.config.model_type == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
                 # Scores have no factor but these.
                 parameter.copy_(0.5 + 0.1 * noise)
+            elif name.endswith((".router.scale", ".per_expert_scale")) or "feedforward_layernorm_" in name:
+                parameter.copy_(1.0 + 0.2 * noise)
+            elif name.endswith(".router.proj.weight"):
+                # What it reads is divided by the root of its width.
+                parameter.copy_(1.2 * noise)
             elif name.endswith("norm.weight"):
                 factor = final_norm if name == "model.norm.weight" else 1.0
                 # The norm of what linear attention gives multiplies by w.
@@ -934,6 +952,8 @@ tensors with a vocab of 260, and come from another script.
   `truncate` false. The tensors of experts are those of all experts of a layer, transposed. Untied.
 - `gpt_oss_mxfp4`: the same with experts in blocks of MXFP4, as published. `reference.safetensors` has the log-probs, and the numbers of the
   blocks as `value.NAME`, in the order of plain files; it has no gradients.
+- `gemma4_moe`: a window layer and a full one as in `gemma4`, each with a dense part of 48 and, beside it, 6 experts of 32, 2 of them for a token; the
+  router has numbers of its inputs and of its experts. The tensors of experts are those of all experts of a layer.
 
 All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
 Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)

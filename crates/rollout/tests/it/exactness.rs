@@ -324,7 +324,9 @@ fn layers_that_differ() {
 #[test]
 fn experts() {
     let sources = ["qwen3_moe", "qwen3_moe_mixed", "glm4_moe", "glm4_moe_groups"];
-    for source in sources.into_iter().chain(["deepseek_v3", "moonlight", "glm4_moe_lite", "gpt_oss"]) {
+    for source in
+        sources.into_iter().chain(["deepseek_v3", "moonlight", "glm4_moe_lite", "gpt_oss", "gemma4_moe"])
+    {
         check_model(source, DType::F32);
         check_model(source, DType::Bf16);
     }

@@ -18,7 +18,7 @@ use plimsoll_model::{
 use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 
 /// An adapter with the model that it is of.
-const GOLDEN: [(&str, &str); 12] = [
+const GOLDEN: [(&str, &str); 13] = [
     ("llama", "llama"),
     ("llama_qv_rslora", "llama"),
     ("qwen2", "qwen2"),
@@ -31,6 +31,7 @@ const GOLDEN: [(&str, &str); 12] = [
     ("glm4_moe_experts", "glm4_moe"),
     ("ministral3", "ministral3"),
     ("gemma4", "gemma4"),
+    ("gemma4_moe", "gemma4_moe"),
 ];
 const PASS: PassLimits = PassLimits {
     rows: 154,
