@@ -136,6 +136,11 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
                  part](decisions/0124-experts-beside-a-dense-part.md) if `enable_moe_block`, on the CPU",
     },
     FamilyPage {
+        family: Family::Gemma4Unified,
+        models: "Gemma 4 12B, text",
+        beyond: "as Gemma 4, without experts",
+    },
+    FamilyPage {
         family: Family::Granite,
         models: "Granite 3, dense",
         beyond: "factors of embeddings, scores, what layers add, and logits",

@@ -48,6 +48,8 @@ pub struct DeviceRow {
     pub takes_head_dim: fn(usize) -> bool,
     /// True if softmaxes may have sinks, experts biases, and their gates be clamped: what gpt-oss has.
     pub takes_sinks: bool,
+    /// True if experts may be beside a dense part, with numbers of their own: what Gemma 4 has.
+    pub takes_experts_beside: bool,
     /// Scratch regions of the arena for its operations.
     pub scratch: fn(&ModelSpec, &ScratchLimits) -> Result<Layout>,
     /// Memory of driver and libraries outside the arena, and its source. `are_own`: no product is by a library.

@@ -176,7 +176,8 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     Ok(PlanReport { hints, ..report })
 }
 
-/// Requires that the device has attention over keys as wide as those of every model, and with sinks if it has them.
+/// Requires that the device has attention over keys as wide as those of every model, with sinks if it has them, and
+/// experts beside a dense part.
 ///
 /// Errors: `model-unsupported`.
 fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
@@ -189,7 +190,7 @@ fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
             .hint("set run.device = \"cpu\""));
     }
     let is_beside = |spec: &ModelSpec| spec.has_experts() && spec.architecture().has_dense_beside;
-    if !row.takes_sinks && all().any(is_beside) {
+    if !row.takes_experts_beside && all().any(is_beside) {
         let name = row.kind.name;
         let message = format!("experts beside a dense part are not built for run.device = \"{name}\"");
         return Err(Error::usage("model-unsupported", message).hint("set run.device = \"cpu\""));

@@ -3,7 +3,7 @@
 use super::keys::{Config, FULL, HEADS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
 use super::layers::SLIDING;
 use super::rope::{ROTARY_FACTOR, Rope};
-use plimsoll_arch::{Architecture, FileShape, GlobalHeads, RopeScaling, Window};
+use plimsoll_arch::{Architecture, Family, FileShape, GlobalHeads, RopeScaling, Window};
 use plimsoll_base::Result;
 use serde_json::{Map, Value, json};
 
@@ -165,7 +165,9 @@ impl Config<'_> {
         if !architecture.has_global_heads {
             return Ok(());
         }
-        let (inputs, default) = (INPUTS.0, json!(INPUTS.1));
+        // Gemma 4 without encoders has none.
+        let has_inputs = architecture.family == Family::Gemma4;
+        let (inputs, default) = (INPUTS.0, json!(if has_inputs { INPUTS.1 } else { 0 }));
         let value = self.present(inputs).unwrap_or(&default);
         if *value != json!(0) {
             return Err(unsupported(self.file, inputs, value, "0"));
@@ -225,6 +227,8 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         let kv_heads = if global.keys_are_values { global.kv_heads.into() } else { Value::Null };
         map.insert(KV_HEADS.into(), kv_heads);
     }
-    map.insert(INPUTS.0.into(), 0.into());
+    if shape.family == Family::Gemma4 {
+        map.insert(INPUTS.0.into(), 0.into());
+    }
     map.insert(SHARED.into(), 0.into());
 }

@@ -35,7 +35,7 @@ fn heads_of_both_kinds_are_read_in_both_forms() {
     assert_eq!(global(json!({ "global_head_dim": "remove" })), heads(1, 512, true));
     assert_eq!(global(json!({ "num_global_key_value_heads": null })), heads(2, 32, true));
     assert_eq!(global(json!({ "attention_k_eq_v": false })), heads(2, 32, false));
-    for name in ["gemma4", "gemma4_own", "gemma4_moe"] {
+    for name in ["gemma4", "gemma4_own", "gemma4_moe", "gemma4_unified"] {
         let before = spec(&golden(name)).unwrap();
         let config = config_json(&before, DType::Bf16, &TokenIds::default());
         assert_eq!(spec(&config).unwrap(), before, "{name}: {config}");
@@ -125,6 +125,24 @@ fn what_smaller_models_have_is_refused_by_name() {
         (json!({ "hidden_activation": "silu" }), UNSUPPORTED, "hidden_activation"),
         (json!({ "quantization_config": { "quant_method": "fp8" } }), UNSUPPORTED, "quantization_config"),
     ]);
+}
+
+/// The class without encoders has fewer keys: a file that has them is of another model.
+#[test]
+fn a_model_without_encoders_has_neither_experts_nor_per_layer_inputs() {
+    let [own, plain] = ["gemma4_unified", "gemma4"].map(|name| spec(&golden(name)).unwrap());
+    assert_eq!(
+        (own.family, own.layer(0), own.layer(1)),
+        (Family::Gemma4Unified, plain.layer(0), plain.layer(3))
+    );
+    for (change, words) in [
+        (json!({ "hidden_size_per_layer_input": 256 }), "hidden_size_per_layer_input = 256"),
+        (json!({ "num_kv_shared_layers": 1 }), "num_kv_shared_layers = 1"),
+        (json!({ "num_experts": 128 }), "num_experts = 128, built is a dense model"),
+    ] {
+        let (found, message) = spec(&with("gemma4_unified", change.clone())).unwrap_err();
+        assert!(found == UNSUPPORTED && message.contains(words), "{change}: {found}: {message}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 36] = [
+pub const GOLDEN: [&str; 37] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -46,6 +46,7 @@ pub const GOLDEN: [&str; 36] = [
     "gemma4",
     "gemma4_own",
     "gemma4_moe",
+    "gemma4_unified",
     "gpt_oss",
 ];
 
