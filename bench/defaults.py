@@ -35,6 +35,7 @@ CLASSES = {
     "gemma2": "Gemma2Config",
     "gemma3_text": "Gemma3TextConfig",
     "gemma4_text": "Gemma4TextConfig",
+    "gemma4_unified_text": "Gemma4UnifiedTextConfig",
     "granite": "GraniteConfig",
     "phi3": "Phi3Config",
     "deepseek_v2": "DeepseekV2Config",

@@ -2,9 +2,17 @@
 
 use crate::table::{each_row, products};
 use crate::tensor_row::TensorRow;
-use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Site};
+use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, ParamKind, Quantization, Site};
 
 impl LoraTarget {
+    /// Returns its path in a decoder layer of a model, or in one of the layer's experts.
+    pub fn path_in(self, model: &ModelSpec, expert: Option<u32>) -> String {
+        if self.is_of_all_experts() && model.architecture().has_dense_beside {
+            return self.name().to_string(); // Beside `mlp`, not inside.
+        }
+        self.path(expert)
+    }
+
     /// Returns this target's row of a layer's table; `None` if the layer has no such linear layer. Of all experts in
     /// one, it is that of one expert.
     pub fn row(self, model: &ModelSpec, layer: u32) -> Option<TensorRow> {
@@ -76,7 +84,9 @@ impl LoraTargets {
         let fused = LoraTargets::new(fused).map(Unfit::Fused);
         let absent = fused.or_else(|| LoraTargets::new(absent()).map(Unfit::InNoLayer));
         let other = absent.or_else(|| LoraTargets::new(other()).map(Unfit::OtherInPeft));
-        other.or_else(|| LoraTargets::new(self.iter().filter(|target| self.spans(*target))).map(Unfit::Twice))
+        let is_of_experts = |target| rows(target).any(|row| row.experts.is_some());
+        let twice = |target: &LoraTarget| self.spans(*target) && is_of_experts(*target);
+        other.or_else(|| LoraTargets::new(self.iter().filter(twice)).map(Unfit::Twice))
     }
 
     /// Returns whether one of these is all experts' of another one.
@@ -190,10 +200,11 @@ impl Site {
         layer: u32,
     ) -> impl Iterator<Item = (LoraTarget, usize)> {
         let whole = self.of_all_experts().filter(|target| lora.targets.contains(*target));
-        let whole = whole.filter(|target| target.row(spec, layer).is_some()).map(|target| (target, 0));
+        let whole = whole.filter(|target| self.row(*target, spec, layer).is_some()).map(|target| (target, 0));
         let mut first = 0;
         let each = self.layers().iter().map(move |&target| {
-            let (start, width) = (first, target.widths(spec, layer).1 as usize);
+            let rows = self.row(target, spec, layer).map_or(0, |row| row.rows);
+            let (start, width) = (first, rows as usize);
             first += width;
             (target, start, width)
         });

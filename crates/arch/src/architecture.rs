@@ -33,8 +33,10 @@ plimsoll_base::names! {
         Gemma2 = "gemma2",
         /// Gemma 3, text.
         Gemma3 = "gemma3_text",
-        /// Gemma 4, dense, text: without per-layer inputs and layers that share keys.
+        /// Gemma 4, text, dense or with experts: without per-layer inputs and layers that share keys.
         Gemma4 = "gemma4_text",
+        /// Gemma 4 without encoders of images and sound, text, dense.
+        Gemma4Unified = "gemma4_unified_text",
         /// Granite 3, dense.
         Granite = "granite",
         /// Phi-3 and Phi-4 mini.
@@ -127,6 +129,9 @@ pub struct Architecture {
     pub has_biased_experts: bool,
     /// True if the softmax of each query head has a sink: a logit that takes part in its sum, and has no value.
     pub has_sinks: bool,
+    /// True if experts, which a file asks for in all layers or in none, are beside the dense part: each of the two has
+    /// norms of its own, and the router reads rows before these.
+    pub has_dense_beside: bool,
     /// True if a shared expert computes every row, next to those that a router chooses.
     pub has_shared_expert: bool,
     /// True if layers may have linear attention; the heads of the other layers then have output gates.
@@ -226,6 +231,10 @@ const PRE_NORMS: Norms = Norms { before: Some(["input_layernorm", "post_attentio
 const POST_NORMS: Norms =
     Norms { before: None, after: Some(["post_attention_layernorm", "post_feedforward_layernorm"]) };
 
+/// Names of norms around each part.
+const GEMMA_NORMS: Norms =
+    Norms { before: Some(["input_layernorm", "pre_feedforward_layernorm"]), after: POST_NORMS.after };
+
 /// What llama.cpp calls the norm before a feed-forward part in newer families.
 const AFTER_ATTENTION: &str = "post_attention_norm";
 
@@ -247,6 +256,7 @@ const LLAMA: Architecture = Architecture {
     has_experts_alone: false,
     has_biased_experts: false,
     has_sinks: false,
+    has_dense_beside: false,
     has_shared_expert: false,
     has_delta: false,
     groups_delta: false,
@@ -272,6 +282,30 @@ const LLAMA: Architecture = Architecture {
     has_local_base: false,
     wrapper: None,
     config_keys: &[],
+};
+
+const GEMMA4: Architecture = Architecture {
+    family: Family::Gemma4,
+    causal_lm: "Gemma4ForCausalLM",
+    classifier: "Gemma4TextForSequenceClassification",
+    gguf: None,
+    gguf_rope_pairs: false,
+    qk_norms: Some(QkNorms::Heads),
+    norms: GEMMA_NORMS,
+    gate: Gate::GeluTanh,
+    has_experts: true,
+    has_dense_beside: true,
+    scales_embedding: true,
+    caps_logits: true,
+    has_global_heads: true,
+    scales_layers: true,
+    reads_attention_bias: false,
+    reads_mlp_bias: false,
+    score_scale: ScoreScale::One,
+    windows: Windows::AllButEvery { n: 6, own_rope: true },
+    wrapper: Some("gemma4"),
+    config_keys: &[("enable_moe_block", Some(false)), ("use_double_wide_mlp", Some(false))],
+    ..LLAMA
 };
 
 /// The table, in the order of `Family`; fields that a row does not set are Llama's.
@@ -446,10 +480,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         classifier: "Gemma2ForSequenceClassification",
         gguf: Some("gemma2"),
         gguf_rope_pairs: false,
-        norms: Norms {
-            before: Some(["input_layernorm", "pre_feedforward_layernorm"]),
-            after: POST_NORMS.after,
-        },
+        norms: GEMMA_NORMS,
         norm_offset: 1.0,
         gate: Gate::GeluTanh,
         scales_embedding: true,
@@ -467,10 +498,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf: Some("gemma3"),
         gguf_rope_pairs: false,
         qk_norms: Some(QkNorms::Heads),
-        norms: Norms {
-            before: Some(["input_layernorm", "pre_feedforward_layernorm"]),
-            after: POST_NORMS.after,
-        },
+        norms: GEMMA_NORMS,
         norm_offset: 1.0,
         gate: Gate::GeluTanh,
         scales_embedding: true,
@@ -481,29 +509,16 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         wrapper: Some("gemma3"),
         ..LLAMA
     },
+    GEMMA4,
     Architecture {
-        family: Family::Gemma4,
-        causal_lm: "Gemma4ForCausalLM",
-        classifier: "Gemma4TextForSequenceClassification",
-        gguf: None,
-        gguf_rope_pairs: false,
-        qk_norms: Some(QkNorms::Heads),
-        norms: Norms {
-            before: Some(["input_layernorm", "pre_feedforward_layernorm"]),
-            after: POST_NORMS.after,
-        },
-        gate: Gate::GeluTanh,
-        scales_embedding: true,
-        caps_logits: true,
-        has_global_heads: true,
-        scales_layers: true,
-        reads_attention_bias: false,
-        reads_mlp_bias: false,
-        score_scale: ScoreScale::One,
-        windows: Windows::AllButEvery { n: 6, own_rope: true },
-        wrapper: Some("gemma4"),
-        config_keys: &[("enable_moe_block", Some(false)), ("use_double_wide_mlp", Some(false))],
-        ..LLAMA
+        family: Family::Gemma4Unified,
+        causal_lm: "Gemma4UnifiedForCausalLM",
+        classifier: "Gemma4UnifiedTextForSequenceClassification",
+        has_experts: false,
+        has_dense_beside: false,
+        wrapper: Some("gemma4_unified"),
+        config_keys: &[("use_double_wide_mlp", Some(false))],
+        ..GEMMA4
     },
     Architecture {
         family: Family::Granite,

@@ -139,10 +139,11 @@ impl Ffn {
         }
     }
 
-    /// Calls `add` with each tensor; `h` is the model's width, and fused tensors are those of the family's files.
-    pub(crate) fn rows(&self, h: u32, is_fused: bool, add: &mut impl FnMut(TensorRow)) {
+    /// Calls `add` with each tensor; `h` is the model's width, and tensors are those of the family's files.
+    pub(crate) fn rows(&self, h: u32, of: &Architecture, add: &mut impl FnMut(TensorRow)) {
         match self {
-            Ffn::Dense(dense) => dense.rows(h, is_fused, add),
+            Ffn::Dense(dense) => dense.rows(h, of.is_fused, add),
+            Ffn::Experts(experts) if of.has_dense_beside => experts.rows_beside(h, add),
             Ffn::Experts(experts) => experts.rows(h, add),
         }
     }

@@ -282,6 +282,7 @@ mod tests {
             "q_proj, k_proj, v_proj, o_proj, in_proj_qkvz, in_proj_ba, out_proj, experts.gate_up_proj, \
              experts.down_proj"
         );
+        assert_eq!(built("gemma-4-26b-a4b"), LoraTargets::ALL);
         assert_eq!(LoraTargets::ATTENTION.names(), ["q_proj", "k_proj", "v_proj", "o_proj"]);
         assert_eq!(LoraTarget::of_name("down_proj"), Some(LoraTarget::Down));
         assert_eq!(LoraTarget::of_name("lm_head"), None);
@@ -316,6 +317,16 @@ mod tests {
         let ffn = LoraTargets::FFN.of_model(&next);
         assert_eq!(ffn.unfit(&next), Some(crate::Unfit::OtherInPeft(ffn)));
         assert_eq!(delta.unfit(&ModelSpec::preset("qwen3.5-4b").unwrap()), None);
+        // A dense part beside experts has other weights than these.
+        let both = LoraTargets::new([LoraTarget::Up, LoraTarget::Down, LoraTarget::ExpertsDown]).unwrap();
+        let (gemma, large) = ("gemma-4-26b-a4b", "qwen3-30b-a3b");
+        let unfit = |preset: &str| {
+            both.of_model(&ModelSpec::preset(preset).unwrap()).unfit(&ModelSpec::preset(preset).unwrap())
+        };
+        assert_eq!(
+            (unfit(gemma), unfit(large)),
+            (None, LoraTargets::new([LoraTarget::Down]).map(crate::Unfit::Twice))
+        );
     }
 
     #[test]

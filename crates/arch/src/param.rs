@@ -35,6 +35,16 @@ pub enum ParamKind {
     Router,
     /// [E]: the bias of a router
     RouterBias,
+    /// [h], experts beside a dense part only: multiplies what the router reads
+    RouterScale,
+    /// [E], experts beside a dense part only: multiplies the weights of experts
+    ExpertScale,
+    /// [h], experts beside a dense part only: before the experts
+    ExpertsNorm,
+    /// [h], experts beside a dense part only: after the experts
+    ExpertsPostNorm,
+    /// [h], a dense part beside experts only: after the dense part
+    DensePostNorm,
     /// [1, h]: scores what the shared expert of a layer adds
     SharedGate,
     /// [3, E], routers of sigmoids only: added to scores for the choice, in three terms each; never trained

@@ -328,6 +328,24 @@ const fn gemma_4(shape: FileShape, keys: u32, kv_heads: u32, head_dim: u32) -> F
     }
 }
 
+/// Returns Gemma 4 with `count` experts beside the dense part of each layer, of which eight, or two of eight, compute
+/// a row.
+const fn beside(shape: FileShape, count: u32, ffn: u32) -> FileShape {
+    let each = ExpertsSpec {
+        count,
+        chosen: if count > 8 { 8 } else { 2 },
+        ffn,
+        normalizes: true,
+        sigmoid: None,
+        balance: 0.0,
+        shared: Some(shape.ffn),
+        gates_shared: false,
+        is_fused: true,
+        biased: false,
+    };
+    FileShape { experts: Some(LayersWith { layers: LayerSet::every(1, shape.layers), each }), ..shape }
+}
+
 const LLAMA_3_2_ROPE: RopeScaling = RopeScaling::Llama3 {
     factor: 32.0,
     low_freq_factor: 1.0,
@@ -384,6 +402,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("nano-deepseek-v2", nano_deepseek_v2().spec()),
     ("nano-deepseek-v3", nano_deepseek().spec()),
     ("nano-gemma-4", gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 256, 1e-6, 1e3, true, 64), 8, 1, 64).spec()),
+    ("nano-gemma-4-moe", beside(gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 128, 1e-6, 1e3, true, 64), 8, 1, 64), 8, 64).spec()),
     ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-360m", shape(Family::Llama, 49152, 960, 32, 15, 5, 64, 2560, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-1.7b", shape(Family::Llama, 49152, 2048, 24, 32, 32, 64, 8192, 1e-5, 1.3e5, true, 8192).spec()),
@@ -440,6 +459,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("gemma-3-1b", with_windows(scaled(shape(Family::Gemma3, 262144, 1152, 26, 4, 1, 256, 6912, 1e-6, 1e6, true, 32768), 0.0625, ONES), 512, 6, Some(1e4)).spec()),
     ("gemma-3-4b", with_windows(FileShape { rope_scaling: RopeScaling::Linear { factor: 8.0 }, ..scaled(shape(Family::Gemma3, 262208, 2560, 34, 8, 4, 256, 10240, 1e-6, 1e6, true, 131072), 0.0625, ONES) }, 1024, 6, Some(1e4)).spec()),
     ("gemma-4-31b", gemma_4(shape(Family::Gemma4, 262144, 5376, 60, 32, 16, 256, 21504, 1e-6, 1e6, true, 262144), 1024, 4, 512).spec()),
+    ("gemma-4-26b-a4b", beside(gemma_4(shape(Family::Gemma4, 262144, 2816, 30, 16, 8, 256, 2112, 1e-6, 1e6, true, 262144), 1024, 2, 512), 128, 704).spec()),
     ("granite-3.3-2b", scaled(shape(Family::Granite, 49159, 2048, 40, 32, 8, 64, 8192, 1e-5, 1e7, true, 131072), 0.015625, [12.0, 0.22, 8.0]).spec()),
     ("granite-3.3-8b", scaled(shape(Family::Granite, 49159, 4096, 40, 32, 8, 128, 12800, 1e-5, 1e7, true, 131072), 0.0078125, [12.0, 0.22, 16.0]).spec()),
     ("phi-4-mini", FileShape { rope_scaling: PHI_4_MINI_ROPE, attention: Attention { rotated: Some(96), ..Attention::PLAIN }, ..shape(Family::Phi3, 200064, 3072, 32, 24, 8, 128, 8192, 1e-5, 1e4, true, 131072) }.spec()),
@@ -507,6 +527,7 @@ mod tests {
             ("gemma-2-9b", 9_241_705_984),
             ("gemma-3-1b", 999_885_952),
             ("gemma-4-31b", 30_697_345_280),
+            ("gemma-4-26b-a4b", 25_233_141_760),
             ("smollm3-3b", 3_075_098_624),
             ("olmo-2-1b", 1_484_916_736),
             ("olmo-2-7b", 7_298_617_344),

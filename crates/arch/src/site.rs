@@ -4,7 +4,7 @@
 //! them. Weights, codes, adapters, gradients and regions are kept by product, so a new one is a name here
 //! and its linear layers.
 
-use crate::{LoraShape, LoraTarget};
+use crate::LoraTarget;
 
 plimsoll_base::names! {
     /// A product of a layer that adapters may extend. The names are those of regions.
@@ -21,9 +21,9 @@ plimsoll_base::names! {
         GateUp = "gate_up",
         /// The down projection, n = h.
         Down = "down",
-        /// Gate and up projections of the shared expert.
+        /// Gate and up projections of the shared expert, or of the dense part beside the experts.
         SharedGateUp = "shared_gate_up",
-        /// The down projection of the shared expert, n = h.
+        /// The down projection of the shared expert, or of the dense part beside the experts, n = h.
         SharedDown = "shared_down",
         /// All inputs of linear attention.
         Delta = "delta",
@@ -45,14 +45,16 @@ impl Site {
             Site::Output => &[LoraTarget::O],
             Site::GateUp => &[LoraTarget::Gate, LoraTarget::Up],
             Site::Down => &[LoraTarget::Down],
-            // Of one shared expert, or of several in one.
+            // Of one shared expert, of several in one, or of a dense part beside experts.
             Site::SharedGateUp => &[
                 LoraTarget::SharedGate,
                 LoraTarget::SharedUp,
                 LoraTarget::SharedGates,
                 LoraTarget::SharedUps,
+                LoraTarget::Gate,
+                LoraTarget::Up,
             ],
-            Site::SharedDown => &[LoraTarget::SharedDown, LoraTarget::SharedDowns],
+            Site::SharedDown => &[LoraTarget::SharedDown, LoraTarget::SharedDowns, LoraTarget::Down],
             // Either qkvz and ba, or the others.
             Site::Delta => &[
                 LoraTarget::DeltaQkv,
@@ -83,12 +85,6 @@ impl Site {
     /// Returns whether each expert of a layer has its own.
     pub const fn is_of_experts(self) -> bool {
         matches!(self, Site::GateUp | Site::Down)
-    }
-
-    /// Returns S r, the width of A x; 0 without an adapter. The targets are those that the model has.
-    pub fn width(self, lora: LoraShape) -> usize {
-        let own = self.layers().iter().copied().chain(self.of_all_experts());
-        own.filter(|target| lora.targets.contains(*target)).count() * lora.rank as usize
     }
 }
 
@@ -133,7 +129,8 @@ mod tests {
         }
         let each = |site: Site| site.layers().iter().copied().chain(site.of_all_experts());
         let mut targets: Vec<LoraTarget> = Site::ALL.into_iter().flat_map(each).collect();
-        assert_eq!(targets.len(), LoraTarget::ALL.len());
+        // Those of a dense part are in another product where experts are beside it.
+        assert_eq!(targets.len(), LoraTarget::ALL.len() + 3);
         targets.sort_unstable();
         targets.dedup();
         assert_eq!(targets, LoraTarget::ALL);

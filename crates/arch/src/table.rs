@@ -22,7 +22,7 @@ pub struct Product {
 /// Calls `add` with each tensor of a layer.
 pub(crate) fn each_row(spec: &ModelSpec, layer: u32, mut add: impl FnMut(TensorRow)) {
     let LayerSpec { norms, mixer, ffn } = spec.layer(layer);
-    let (h, is_fused) = (spec.hidden, spec.architecture().is_fused);
+    let h = spec.hidden;
     let norm = |kind, names: Option<[&'static str; 2]>, part: usize, gguf| {
         names.map(|names| vector(kind, (names[part], gguf, "weight"), h))
     };
@@ -31,7 +31,7 @@ pub(crate) fn each_row(spec: &ModelSpec, layer: u32, mut add: impl FnMut(TensorR
     mixer.rows(h, spec.architecture(), &mut add);
     norm(Kind::AttnPostNorm, norms.after, 0, "post_attention_norm").into_iter().for_each(&mut add);
     norm(Kind::FfnNorm, norms.before, 1, second).into_iter().for_each(&mut add);
-    ffn.rows(h, is_fused, &mut add);
+    ffn.rows(h, spec.architecture(), &mut add);
     norm(Kind::FfnPostNorm, norms.after, 1, "post_ffw_norm").into_iter().for_each(&mut add);
     if spec.architecture().scales_layers {
         add(vector(Kind::LayerScale, ("layer_scalar", "layer_output_scale", ""), 1));

@@ -1,6 +1,7 @@
 //! Converts Hugging Face's `config.json` to a `ModelSpec` and back. Refuses what is not computed here by key and value:
 //! ignoring experts or soft-caps of a family without them, or another activation, would give wrong numbers.
 
+mod beside;
 mod biased;
 pub(crate) mod defaults;
 mod delta;
@@ -330,10 +331,17 @@ impl Config<'_> {
 
     fn refuse_what_is_not_built(&self, architecture: &Architecture) -> Result<()> {
         let is_count = |key: &str| {
-            if architecture.has_routed_keys { key == routed::ROUTED } else { experts::COUNT.contains(&key) }
+            if architecture.has_routed_keys {
+                key == routed::ROUTED
+            } else if architecture.has_dense_beside {
+                key == beside::COUNT
+            } else {
+                experts::COUNT.contains(&key)
+            }
         };
         let of_experts = |key: &str| is_count(key) || key == "moe_intermediate_size";
-        let is_built = |key: &str| architecture.has_experts && of_experts(key);
+        let has_experts = architecture.has_experts && self.asks_for_experts(architecture)?;
+        let is_built = |key: &str| has_experts && of_experts(key);
         for key in ["num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"] {
             if let Some(value) = self.present(key).filter(|v| v.as_u64() != Some(0) && !is_built(key)) {
                 return Err(unsupported(self.file, key, value, "a dense model"));

@@ -321,7 +321,7 @@ fn with_experts_of_file(spec: ModelSpec, tensors: &[TensorInfo]) -> ModelSpec {
     if !spec.has_experts() {
         return spec;
     }
-    let is_whole = |tensor: &TensorInfo| tensor.name.ends_with(".mlp.experts.gate_up_proj");
+    let is_whole = |tensor: &TensorInfo| tensor.name.ends_with(".experts.gate_up_proj");
     let mut shape = spec.file_shape();
     if let Some(experts) = &mut shape.experts {
         experts.each.is_fused = tensors.iter().any(is_whole);

@@ -26,13 +26,15 @@ const TEXT: [(&str, &str); 2] = [("model.language_model.", "model."), ("language
 /// The prefix of what predicts further tokens, of which a run says that it is left out.
 const FURTHER: &str = "mtp.";
 /// Prefixes of tensors that are ignored: vision, sound and multi-token prediction.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 15] = [
     "vision_tower.",
     "multi_modal_projector.",
     "model.vision_tower.",
     "model.multi_modal_projector.",
     "visual.",
     "model.visual.",
+    "vision_embedder.",
+    "model.vision_embedder.",
     "embed_vision.",
     "model.embed_vision.",
     "audio_tower.",

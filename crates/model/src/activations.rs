@@ -26,8 +26,6 @@ pub use shape::{PassLimits, Target};
 
 /// Norms; also the output of attention if a norm follows it.
 const CHEAP: Rows = Rows { life: Life::Cheap, width: |of, _| of.spec.hidden };
-/// The output of a feed-forward part if a norm follows it.
-const FFN_OUT: Rows = Rows { life: Life::Always, ..CHEAP };
 /// The input of a mixer's output projection.
 const MIXED: Rows = Rows { life: Life::Kept, width: |of, layer| of.spec.layer(layer).mixer.mixed_width() };
 const GATE_UP: Rows =
@@ -42,6 +40,12 @@ fn first(spec: &ModelSpec) -> Rows {
     let is_read = spec.each_layer().any(of);
     let life = if is_read { Life::Kept } else { Life::Layer };
     Rows { life, width: |of, layer| of.spec.layer(layer).mixer.input_width() }
+}
+
+/// Returns the outputs of feed-forward parts that a norm follows; sums of two parts are added again.
+fn ffn_out(spec: &ModelSpec) -> Rows {
+    let life = if parts::are_sums(spec) { Life::Layer } else { Life::Always };
+    Rows { life, ..CHEAP }
 }
 
 /// Returns the inputs of down projections; experts always recompute theirs.
@@ -83,7 +87,7 @@ pub fn layout(
     }
     if has_post_norms(spec) {
         to.rows("attn_out", CHEAP, DType::F32)?;
-        to.rows("ffn_out", FFN_OUT, DType::F32)?;
+        to.rows("ffn_out", ffn_out(spec), DType::F32)?;
     }
     if mode.recompute().is_some() {
         to.rows("mid", CHEAP, DType::F32)?;
@@ -313,7 +317,7 @@ impl<'p> Activations<'p> {
             mid: self.mid.map_or(resid, |mid| rows(CHEAP, mid)),
             next,
             attn_out: self.attn_out.map(|buf| rows(CHEAP, buf)),
-            ffn_out: self.ffn_out.map(|buf| rows(FFN_OUT, buf)),
+            ffn_out: self.ffn_out.map(|buf| rows(ffn_out(spec), buf)),
             norm_attn: rows(CHEAP, self.norm_attn),
             norm_ffn: rows(CHEAP, self.norm_ffn),
             qkv: rows(first(spec), self.qkv),

@@ -286,7 +286,9 @@ fn ffn(step: &LayerBackward<'_, '_, '_>) {
         parts::mix_again(step.layer);
         step.layer.add_output();
         step.layer.part_input(bufs.mid, w.ffn_norm, bufs.norm_ffn);
+        parts::ffn_inputs_again(step.layer);
     }
+    parts::add_again(step.layer);
     step.post_norm_backward(bufs.ffn_out, |w| w.ffn_post_norm);
     parts::ffn_backward(step, d_norm);
     step.input_backward(bufs.mid, |w| w.ffn_norm, d_norm);

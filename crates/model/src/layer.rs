@@ -98,6 +98,11 @@ impl LayerPass<'_, '_, '_> {
         self.linear(Site::SharedDown, product, None, Some(next), next);
     }
 
+    /// Computes the down projection of the dense part beside experts.
+    pub(crate) fn dense_out(&self, product: Buf<'_>, out: Buf<'_>) {
+        self.linear(Site::SharedDown, product, None, None, out);
+    }
+
     /// Computes the residual after a feed-forward part without experts.
     pub(crate) fn add_down(&self) {
         let Self { w, bufs, .. } = *self;

@@ -156,10 +156,21 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         dy: Buf<'_>,
         dx: Buf<'_>,
     ) {
+        self.norm_backward_into(x, norm, dy, (dx, Some(self.d_out)));
+    }
+
+    /// Adds the gradient of a norm's input to a buffer, and leaves it rounded in another one.
+    pub(crate) fn norm_backward_into(
+        &self,
+        x: Buf<'_>,
+        norm: impl Fn(&LayerParams<'a>) -> Option<Buf<'a>>,
+        dy: Buf<'_>,
+        (dx, rounded): (Buf<'_>, Option<Buf<'_>>),
+    ) {
         let LayerPass { dev, w, decoder, pass, .. } = *self.layer;
         let w = norm(w).expect("a norm of the layer");
         let (dw, rstd) = (self.weights().and_then(norm), self.back.rstd.slice(0, pass.rows));
-        let to = NormGrads { dx, rounded: Some(self.d_out), dw, add: self.add, rstd };
+        let to = NormGrads { dx, rounded, dw, add: self.add, rstd };
         dev.rms_norm_backward(x, decoder.norm(w), dy, to);
     }
 }

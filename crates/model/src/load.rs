@@ -376,13 +376,18 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
         | ParamKind::AttnPostNorm
         | ParamKind::FfnNorm
         | ParamKind::FfnPostNorm
+        | ParamKind::ExpertsNorm
+        | ParamKind::ExpertsPostNorm
+        | ParamKind::DensePostNorm
         | ParamKind::FinalNorm
         | ParamKind::QNorm
         | ParamKind::KNorm => {
             return out.fill(1.0 - spec.architecture().norm_offset);
         }
         ParamKind::Bias(_) | ParamKind::RouterBias | ParamKind::RouterCorrection => return out.fill(0.0),
-        ParamKind::DeltaNorm | ParamKind::LayerScale => return out.fill(1.0),
+        ParamKind::DeltaNorm | ParamKind::LayerScale | ParamKind::RouterScale | ParamKind::ExpertScale => {
+            return out.fill(1.0);
+        }
         ParamKind::DeltaDecay => return out.fill(RANDOM_DECAY),
         ParamKind::DeltaBias => return out.fill(1.0),
         ParamKind::DeltaConv => return uniform(param, RANDOM_TAP, seed, first, out),

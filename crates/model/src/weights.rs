@@ -27,6 +27,8 @@ pub struct LayerParams<'a> {
     pub router: Option<Matrix<'a>>,
     /// [E], where experts have biases
     pub router_bias: Option<Buf<'a>>,
+    /// In a layer with experts beside its dense part
+    pub beside: Option<LayerBeside<'a>>,
     /// [1, h], in a layer with a shared expert
     pub shared_gate: Option<Matrix<'a>>,
     /// [3, E], in a layer whose router scores by sigmoids
@@ -50,6 +52,21 @@ pub struct LayerProduct<'a> {
     pub bias: Option<Buf<'a>>,
     /// The codes of `w`, if quantized
     pub(crate) codes: Option<Codes<'a>>,
+}
+
+/// Parameters of experts beside a dense part, excluding products.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerBeside<'a> {
+    /// [h]: multiplies what the router reads
+    pub router_scale: Buf<'a>,
+    /// [E]: multiplies the weights of experts
+    pub expert_scale: Buf<'a>,
+    /// [h], before the experts
+    pub experts_norm: Buf<'a>,
+    /// [h], after the experts
+    pub experts_post_norm: Buf<'a>,
+    /// [h], after the dense part
+    pub dense_post_norm: Buf<'a>,
 }
 
 /// Parameters of linear attention, excluding its products.
@@ -205,6 +222,16 @@ impl<'a> LayerParams<'a> {
             ffn_norm: vector(ParamKind::FfnNorm),
             router: table.find(ParamKind::Router, l).map(of),
             router_bias: vector(ParamKind::RouterBias),
+            beside: vector(ParamKind::RouterScale).map(|router_scale| {
+                let buf = |kind| slice(find(table, kind, l));
+                LayerBeside {
+                    router_scale,
+                    expert_scale: buf(ParamKind::ExpertScale),
+                    experts_norm: buf(ParamKind::ExpertsNorm),
+                    experts_post_norm: buf(ParamKind::ExpertsPostNorm),
+                    dense_post_norm: buf(ParamKind::DensePostNorm),
+                }
+            }),
             shared_gate: table.find(ParamKind::SharedGate, l).map(of),
             router_correction: vector(ParamKind::RouterCorrection),
             ffn_post_norm: vector(ParamKind::FfnPostNorm),

@@ -88,7 +88,7 @@ impl Unbuilt {
             }
             Unbuilt::Quantisation => "weights are bf16 or f32 here, or 4 bits under adapters",
             Unbuilt::Experts => {
-                "of models with experts Qwen3-MoE, Qwen3.5-MoE, Qwen3-Next, GLM-4.5 to 4.7, Moonlight, DeepSeek-V3 and gpt-oss are built, and not from GGUF files: name one of these, or a dense model"
+                "of models with experts Qwen3-MoE, Qwen3.5-MoE, Qwen3-Next, GLM-4.5 to 4.7, Moonlight, DeepSeek-V3, gpt-oss and Gemma 4 are built, and not from GGUF files: name one of these, or a dense model"
             }
             Unbuilt::Optimizer => {
                 "the optimizer is AdamW or Muon here, for which another one's learning rate is not meant"
@@ -187,7 +187,7 @@ pub(crate) fn refusal(file: &str, title: &str, found: &[(Unbuilt, &Setting, bool
 
 /// Returns the unbuilt feature in a model's published name: `Mixtral-8x7B` has other experts, `...-AWQ` has 4 bits.
 pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
-    const BUILT: [&str; 14] = [
+    const BUILT: [&str; 15] = [
         "qwen3-30b-a3b",
         "qwen3-235b-a22b",
         "qwen3-coder-30b-a3b",
@@ -202,6 +202,7 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
         "glm-4.7",
         "moonlight-16b-a3b",
         "gpt-oss",
+        "gemma-4-26b-a4b",
     ];
     const QUANTISED: [&str; 10] =
         ["awq", "gptq", "bnb", "4bit", "8bit", "int4", "int8", "nf4", "fp8", "w4a16"];
@@ -321,6 +322,7 @@ mod tests {
             ("deepseek-ai/DeepSeek-V3-0324", bits),
             ("deepseek-ai/DeepSeek-R1", bits),
             ("openai/gpt-oss-20b", None),
+            ("google/gemma-4-26B-A4B-it", None),
             ("/models/Qwen3-30B-A3B/", None),
             ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", bits),
             ("Qwen/Qwen2.5-7B-Instruct-AWQ", bits),

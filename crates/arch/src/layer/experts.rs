@@ -26,7 +26,8 @@ pub struct ExpertsSpec {
     pub sigmoid: Option<SigmoidSpec>,
     /// Coefficient of the load balancing loss, as the file has it; runs use it only if asked to.
     pub balance: f32,
-    /// Feed-forward width of the shared expert, if there is one: it computes every row.
+    /// Feed-forward width of the shared expert, or of the dense part beside the experts, if there is one: it computes
+    /// every row.
     pub shared: Option<u32>,
     /// True if what the shared expert gives is multiplied by the sigmoid of a product of the row.
     pub gates_shared: bool,
@@ -89,6 +90,32 @@ impl ExpertsSpec {
         if self.gates_shared {
             add(matrix(Kind::SharedGate, ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"), [1, h]));
         }
+    }
+
+    /// Calls `add` with each tensor of a router, of experts, and of the dense part beside them.
+    pub(super) fn rows_beside(&self, h: u32, add: &mut impl FnMut(TensorRow)) {
+        let (f, width) = (self.ffn, self.shared.unwrap_or(0));
+        let norm = |kind, module, gguf| vector(kind, (module, gguf, "weight"), h);
+        add(vector(Kind::RouterScale, ("router.scale", "ffn_gate_inp.scale", ""), h));
+        add(matrix(Kind::Router, ("router.proj", "ffn_gate_inp"), [self.count, h]));
+        add(vector(Kind::ExpertScale, ("router.per_expert_scale", "ffn_down_exps.scale", ""), self.count));
+        add(norm(Kind::ExpertsNorm, "pre_feedforward_layernorm_2", "pre_ffw_norm_2"));
+        for (target, site, gguf, shape) in [
+            (LoraTarget::ExpertsGateUp, Site::GateUp, "ffn_gate_up_exps", [2 * f, h]),
+            (LoraTarget::ExpertsDown, Site::Down, "ffn_down_exps", [h, f]),
+        ] {
+            let row = matrix(Kind::Weight(site), (target.name(), gguf), shape).of(target);
+            add(TensorRow { experts: Some(self.count), is_of_all_experts: true, leaf: "", ..row });
+        }
+        add(norm(Kind::ExpertsPostNorm, "post_feedforward_layernorm_2", "post_ffw_norm_2"));
+        for (target, site, gguf, shape) in [
+            (LoraTarget::Gate, Site::SharedGateUp, "ffn_gate", [width, h]),
+            (LoraTarget::Up, Site::SharedGateUp, "ffn_up", [width, h]),
+            (LoraTarget::Down, Site::SharedDown, "ffn_down", [h, width]),
+        ] {
+            add(matrix(Kind::Weight(site), (target.module(), gguf), shape).of(target));
+        }
+        add(norm(Kind::DensePostNorm, "post_feedforward_layernorm_1", "post_ffw_norm_1"));
     }
 
     /// Calls `add` with each tensor of a router and of experts that have biases.

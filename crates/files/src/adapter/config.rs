@@ -54,7 +54,7 @@ impl AdapterConfig {
 }
 
 /// Returns an `adapter_config.json` for peft and vLLM.
-pub fn adapter_config_json(config: &AdapterConfig) -> Value {
+pub fn adapter_config_json(config: &AdapterConfig, model: &ModelSpec) -> Value {
     let is_scored = config.head == Head::Score;
     let (parameters, modules): (Vec<LoraTarget>, Vec<LoraTarget>) =
         config.targets.iter().partition(|target| target.parameter().is_some());
@@ -81,7 +81,11 @@ pub fn adapter_config_json(config: &AdapterConfig) -> Value {
         "use_rslora": config.rslora,
     });
     if !parameters.is_empty() {
-        value[PARAMETERS] = parameters.iter().map(|target| target.parameter()).collect::<Vec<_>>().into();
+        let path = |target: &LoraTarget| match target.parameter() {
+            Some(path) if !target.is_of_all_experts() => path.to_string(),
+            _ => target.path_in(model, None),
+        };
+        value[PARAMETERS] = parameters.iter().map(|target| path(target)).collect::<Vec<_>>().into();
     }
     if let Some(how) = config.quantize {
         value[QUANTIZATION] = how.name().into();
@@ -371,7 +375,9 @@ impl Config {
         let is_meant = |target: &LoraTarget| {
             let ends = |long: &str, end: &str| long == end || long.ends_with(&format!(".{end}"));
             let path = target.parameter().unwrap_or(target.module());
-            ends(path, name) || ends(name, path)
+            // All experts of a layer may be outside of `mlp`.
+            let own = if target.is_of_all_experts() { target.name() } else { path };
+            ends(path, name) || ends(name, own)
         };
         let built = || LoraTarget::ALL.into_iter().filter(is_of_key);
         let meant: Vec<LoraTarget> = built().filter(is_meant).collect();

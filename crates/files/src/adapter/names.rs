@@ -34,10 +34,11 @@ impl LoraPart {
     }
 }
 
-/// The module that peft wraps once for each parameter of all experts: the last one wraps the others.
-const ALL_EXPERTS: &str = "mlp.experts";
+/// The module that peft wraps once for each parameter of all experts: the last one wraps the others. Beside a dense part
+/// it is not inside of `mlp`.
+const ALL_EXPERTS: [&str; 2] = ["mlp.experts", "experts"];
 /// Its first parameter, if it has adapters of both.
-const ALL_EXPERTS_BASE: &str = "mlp.experts.base_layer";
+const BASE: &str = ".base_layer";
 
 /// Returns a tensor's name in peft's file: `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
 ///
@@ -52,9 +53,10 @@ pub fn adapter_tensor_name(
     part: LoraPart,
 ) -> String {
     let layers = LAYERS[usize::from(model.is_wrapped)];
+    let all = ALL_EXPERTS[usize::from(model.architecture().has_dense_beside)];
     let path = match target {
-        LoraTarget::ExpertsGateUp if targets.contains(LoraTarget::ExpertsDown) => ALL_EXPERTS_BASE.into(),
-        LoraTarget::ExpertsGateUp | LoraTarget::ExpertsDown => ALL_EXPERTS.into(),
+        LoraTarget::ExpertsGateUp if targets.contains(LoraTarget::ExpertsDown) => format!("{all}{BASE}"),
+        LoraTarget::ExpertsGateUp | LoraTarget::ExpertsDown => all.into(),
         _ => target.path(expert),
     };
     format!("{PREFIX}{layers}{layer}.{path}.{}.weight", part.name())
@@ -114,12 +116,13 @@ pub(super) enum Name {
 
 /// Parses a name; `last` is the parameter of all experts that peft wrapped last.
 pub(super) fn parse(name: &str, last: LoraTarget) -> Name {
-    let words: [(&str, &str); 12] = [
+    let words: [(&str, &str); 13] = [
         ("lora_magnitude_vector", "DoRA"),
         ("lora_embedding_", "an adapter of an embedding"),
         ("embed_tokens.", "an adapter of an embedding"),
         ("lm_head.", "an adapter of the head"),
         (".mlp.gate.lora_", "an adapter of a router"),
+        (".router.proj.lora_", "an adapter of a router"),
         ("modules_to_save", "a module that was trained in full"),
         (".lora_A.bias", "a bias in A"),
         (".lora_B.bias", "a bias in B"),
@@ -145,8 +148,10 @@ fn parse_part(name: &str, last: LoraTarget) -> Option<Part> {
     let (layer, rest) = LAYERS.iter().find_map(|layers| own.strip_prefix(layers))?.split_once('.')?;
     let (module, part) = rest.strip_suffix(".weight")?.rsplit_once('.')?;
     let (expert, target) = match module {
-        ALL_EXPERTS => (None, last),
-        ALL_EXPERTS_BASE => (None, LoraTarget::ExpertsGateUp),
+        all if ALL_EXPERTS.contains(&all) => (None, last),
+        all if all.strip_suffix(BASE).is_some_and(|all| ALL_EXPERTS.contains(&all)) => {
+            (None, LoraTarget::ExpertsGateUp)
+        }
         _ => {
             let of_expert = module.strip_prefix("mlp.experts.").and_then(|rest| rest.split('.').next());
             let expert = of_expert.map(str::parse).transpose().ok()?;

@@ -1,8 +1,8 @@
 //! Experts: their number, how many compute a row, and the layers that have them.
 
-use super::biased;
 use super::keys::{Config, EXPERT_WIDTH, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
 use super::routed::{self, check_groups};
+use super::{beside, biased};
 use crate::safetensors_dir::TENSORS_MAX;
 use plimsoll_arch::expected_tensors;
 use plimsoll_arch::{
@@ -32,6 +32,9 @@ impl Config<'_> {
         }
         if architecture.has_routed_keys {
             return self.routed_experts(architecture, layers).map(Some);
+        }
+        if architecture.has_dense_beside {
+            return self.experts_beside(layers);
         }
         let count = self.count_of_experts()?;
         if architecture.has_biased_experts {
@@ -126,9 +129,11 @@ impl Config<'_> {
 /// Requires the assumptions of the experts' arithmetic, for a shape from any file.
 pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
     let Some(LayersWith { layers, each: experts }) = shape.experts else { return Ok(()) };
+    let row = shape.architecture();
+    let chosen = if row.has_dense_beside { beside::CHOSEN } else { "num_experts_per_tok" };
     for (key, value, limit) in [
         ("num_experts", experts.count, EXPERTS_MAX as u64),
-        ("num_experts_per_tok", experts.chosen, u64::from(experts.count).min(EXPERTS_CHOSEN_MAX as u64)),
+        (chosen, experts.chosen, u64::from(experts.count).min(EXPERTS_CHOSEN_MAX as u64)),
         ("moe_intermediate_size", experts.ffn, FFN_MAX),
         ("num_experts_per_tok * moe_intermediate_size", experts.chosen.saturating_mul(experts.ffn), FFN_MAX),
     ] {
@@ -149,7 +154,7 @@ pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
     let residual = json!(short(shape.multipliers.residual));
     for (is_built, key, value, built) in [
         (
-            shape.architecture().norms.after.is_none(),
+            row.norms.after.is_none() || row.has_dense_beside,
             "model_type",
             json!(shape.family.name()),
             "a family with norms before layers alone where there are experts",
@@ -203,6 +208,9 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     }
     if experts.biased {
         return biased::write(shape, map);
+    }
+    if shape.architecture().has_dense_beside {
+        return beside::write(shape, map);
     }
     let dense: Vec<u32> = (0..shape.layers).filter(|&layer| !layers.contains(layer)).collect();
     for (key, value) in [

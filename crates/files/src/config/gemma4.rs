@@ -1,9 +1,9 @@
-//! Gemma 4: two kinds of heads, each with a rotary rule of its own. Refuses what its smaller models and experts have.
+//! Gemma 4: two kinds of heads, each with a rotary rule of its own. Refuses what its smaller models have.
 
 use super::keys::{Config, FULL, HEADS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
 use super::layers::SLIDING;
 use super::rope::{ROTARY_FACTOR, Rope};
-use plimsoll_arch::{Architecture, FileShape, GlobalHeads, RopeScaling, Window};
+use plimsoll_arch::{Architecture, Family, FileShape, GlobalHeads, RopeScaling, Window};
 use plimsoll_base::Result;
 use serde_json::{Map, Value, json};
 
@@ -160,21 +160,20 @@ impl Config<'_> {
         Ok(RopeScaling::Proportional { share, factor: self.positive("factor", 1.0)? })
     }
 
-    /// Refuses per-layer inputs, layers that share keys, experts, and rows that see those after them.
+    /// Refuses per-layer inputs and layers that share keys.
     pub(super) fn refuse_what_gemma4_lacks(&self, architecture: &Architecture) -> Result<()> {
         if !architecture.has_global_heads {
             return Ok(());
         }
-        let (inputs, default) = (INPUTS.0, json!(INPUTS.1));
+        // Gemma 4 without encoders has none.
+        let has_inputs = architecture.family == Family::Gemma4;
+        let (inputs, default) = (INPUTS.0, json!(if has_inputs { INPUTS.1 } else { 0 }));
         let value = self.present(inputs).unwrap_or(&default);
         if *value != json!(0) {
             return Err(unsupported(self.file, inputs, value, "0"));
         }
         if let Some(value) = self.present(SHARED).filter(|value| **value != json!(0)) {
             return Err(unsupported(self.file, SHARED, value, "0"));
-        }
-        if self.flag("enable_moe_block")? {
-            return Err(unsupported(self.file, "enable_moe_block", &json!(true), "false"));
         }
         Ok(())
     }
@@ -228,6 +227,8 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         let kv_heads = if global.keys_are_values { global.kv_heads.into() } else { Value::Null };
         map.insert(KV_HEADS.into(), kv_heads);
     }
-    map.insert(INPUTS.0.into(), 0.into());
+    if shape.family == Family::Gemma4 {
+        map.insert(INPUTS.0.into(), 0.into());
+    }
     map.insert(SHARED.into(), 0.into());
 }

@@ -134,7 +134,7 @@ fn what_is_written_is_read_back() {
         let mut wanted = open(&config(), &adapter_tensors(shape(), &model())).unwrap().config;
         (wanted.alpha, wanted.rslora) = (alpha, rslora);
         wanted.base = rslora.then(|| "models/m".to_string());
-        let written = adapter_config_json(&wanted);
+        let written = adapter_config_json(&wanted, &model());
         assert_eq!(written["lora_alpha"].is_i64(), alpha == 6.0, "peft declares an integer");
         let again = open(&written, &adapter_tensors(shape(), &model())).unwrap();
         assert_eq!(again.config, wanted);
@@ -240,7 +240,7 @@ fn an_adapter_of_a_reward_model_has_its_head() {
         adapter.read(SCORE, 0, &mut [0; 16], &mut head).unwrap();
         let last = adapter_tensors(shape(), &model()).len();
         assert_eq!(head.to_vec(), (0..4).map(|i| common::value(last, i)).collect::<Vec<f32>>());
-        let written = adapter_config_json(&adapter.config);
+        let written = adapter_config_json(&adapter.config, &model());
         assert_eq!(written["task_type"], "SEQ_CLS");
         assert_eq!(written["modules_to_save"], json!(["score"]));
     }

@@ -35,7 +35,7 @@ fn heads_of_both_kinds_are_read_in_both_forms() {
     assert_eq!(global(json!({ "global_head_dim": "remove" })), heads(1, 512, true));
     assert_eq!(global(json!({ "num_global_key_value_heads": null })), heads(2, 32, true));
     assert_eq!(global(json!({ "attention_k_eq_v": false })), heads(2, 32, false));
-    for name in ["gemma4", "gemma4_own"] {
+    for name in ["gemma4", "gemma4_own", "gemma4_moe", "gemma4_unified"] {
         let before = spec(&golden(name)).unwrap();
         let config = config_json(&before, DType::Bf16, &TokenIds::default());
         assert_eq!(spec(&config).unwrap(), before, "{name}: {config}");
@@ -69,6 +69,30 @@ fn the_published_configuration_gives_the_preset() {
     assert_eq!(spec(&whole).unwrap(), ModelSpec { is_wrapped: true, ..preset });
     let written = config_json(&preset, DType::Bf16, &TokenIds::default());
     assert_eq!(spec(&written).unwrap(), preset);
+    assert_eq!(written["enable_moe_block"], false);
+
+    let mut whole = whole;
+    let types = (1..=30).map(|layer| if layer % 6 == 0 { "full_attention" } else { "sliding_attention" });
+    for (key, value) in [
+        ("enable_moe_block", json!(true)),
+        ("hidden_size", json!(2816)),
+        ("intermediate_size", json!(2112)),
+        ("layer_types", types.collect::<Vec<_>>().into()),
+        ("moe_intermediate_size", json!(704)),
+        ("num_attention_heads", json!(16)),
+        ("num_experts", json!(128)),
+        ("num_global_key_value_heads", json!(2)),
+        ("num_hidden_layers", json!(30)),
+        ("num_key_value_heads", json!(8)),
+        ("top_k_experts", json!(8)),
+    ] {
+        whole["text_config"][key] = value;
+    }
+    let preset = ModelSpec::preset("gemma-4-26b-a4b").unwrap();
+    assert_eq!(spec(&whole).unwrap(), ModelSpec { is_wrapped: true, ..preset });
+    let written = config_json(&preset, DType::Bf16, &TokenIds::default());
+    assert_eq!(spec(&written).unwrap(), preset);
+    assert_eq!(written["enable_moe_block"], true);
 }
 
 const INVALID: &str = "model-config-invalid";
@@ -82,7 +106,7 @@ fn check(changes: Vec<(Value, &str, &str)>) {
 }
 
 #[test]
-fn what_smaller_models_and_experts_have_is_refused_by_name() {
+fn what_smaller_models_have_is_refused_by_name() {
     check(vec![
         // E2B and E4B.
         (json!({ "hidden_size_per_layer_input": 256 }), UNSUPPORTED, "hidden_size_per_layer_input = 256"),
@@ -92,8 +116,7 @@ fn what_smaller_models_and_experts_have_is_refused_by_name() {
             "hidden_size_per_layer_input = 256",
         ),
         (json!({ "num_kv_shared_layers": 2 }), UNSUPPORTED, "num_kv_shared_layers = 2"),
-        // 26B-A4B.
-        (json!({ "enable_moe_block": true }), UNSUPPORTED, "enable_moe_block = true"),
+        // Experts that the reference does not read.
         (json!({ "num_experts": 128 }), UNSUPPORTED, "num_experts = 128, built is a dense model"),
         (json!({ "moe_intermediate_size": 704 }), UNSUPPORTED, "moe_intermediate_size = 704"),
         (json!({ "use_bidirectional_attention": "all" }), UNSUPPORTED, "use_bidirectional_attention"),
@@ -102,6 +125,41 @@ fn what_smaller_models_and_experts_have_is_refused_by_name() {
         (json!({ "hidden_activation": "silu" }), UNSUPPORTED, "hidden_activation"),
         (json!({ "quantization_config": { "quant_method": "fp8" } }), UNSUPPORTED, "quantization_config"),
     ]);
+}
+
+/// The class without encoders has fewer keys: a file that has them is of another model.
+#[test]
+fn a_model_without_encoders_has_neither_experts_nor_per_layer_inputs() {
+    let [own, plain] = ["gemma4_unified", "gemma4"].map(|name| spec(&golden(name)).unwrap());
+    assert_eq!(
+        (own.family, own.layer(0), own.layer(1)),
+        (Family::Gemma4Unified, plain.layer(0), plain.layer(3))
+    );
+    for (change, words) in [
+        (json!({ "hidden_size_per_layer_input": 256 }), "hidden_size_per_layer_input = 256"),
+        (json!({ "num_kv_shared_layers": 1 }), "num_kv_shared_layers = 1"),
+        (json!({ "num_experts": 128 }), "num_experts = 128, built is a dense model"),
+    ] {
+        let (found, message) = spec(&with("gemma4_unified", change.clone())).unwrap_err();
+        assert!(found == UNSUPPORTED && message.contains(words), "{change}: {found}: {message}");
+    }
+}
+
+#[test]
+fn experts_that_no_decoder_has_are_refused_by_name() {
+    for (change, slug, words) in [
+        (json!({ "num_experts": 0 }), INVALID, "num_experts = 0"),
+        (json!({ "num_experts": null }), INVALID, "num_experts"),
+        (json!({ "num_local_experts": 6 }), UNSUPPORTED, "num_local_experts = 6"),
+        (json!({ "top_k_experts": 7 }), INVALID, "top_k_experts = 7"),
+        (json!({ "top_k_experts": null }), INVALID, "top_k_experts"),
+        (json!({ "moe_intermediate_size": 24 }), UNSUPPORTED, "moe_intermediate_size = 24"),
+        (json!({ "enable_moe_block": 1 }), INVALID, "enable_moe_block = 1"),
+        (json!({ "enable_moe_block": false }), UNSUPPORTED, "num_experts = 6, built is a dense model"),
+    ] {
+        let (found, message) = spec(&with("gemma4_moe", change.clone())).unwrap_err();
+        assert!(found == slug && message.contains(words), "{change}: {found}: {message}");
+    }
 }
 
 #[test]

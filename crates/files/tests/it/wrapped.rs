@@ -73,6 +73,19 @@ const GEMMA_4: Wrapper = Wrapper {
     ],
 };
 
+const GEMMA_4_UNIFIED: Wrapper = Wrapper {
+    golden: "gemma4_unified",
+    model_type: "gemma4_unified",
+    architecture: "Gemma4UnifiedForConditionalGeneration",
+    others: &[
+        "model.vision_embedder.patch_dense.weight",
+        "model.embed_vision.pos_embedding",
+        "model.embed_audio.embedding_projection.weight",
+    ],
+};
+
+const GEMMA_4_MOE: Wrapper = Wrapper { golden: "gemma4_moe", ..GEMMA_4 };
+
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
 }
@@ -128,7 +141,7 @@ fn open(folder: &tempfile::TempDir) -> Result<OpenModel> {
 
 #[test]
 fn both_spellings_of_the_tensors_are_read() {
-    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL, MINISTRAL, GEMMA_4] {
+    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL, MINISTRAL, GEMMA_4, GEMMA_4_MOE, GEMMA_4_UNIFIED] {
         let alone = OpenModel::open(golden(wrapper.golden).to_str().unwrap(), None, false).unwrap();
         for prefix in ["language_model.", "model.language_model."] {
             let rename = |name: &str| match prefix {

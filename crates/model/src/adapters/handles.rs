@@ -84,8 +84,7 @@ impl<'a> Adapters<'a> {
             for (block, (target, first)) in blocks.iter_mut().zip(site.targets(spec, lora, layer)) {
                 *block = Some((each(ParamKind::AdapterB(target), layer).expect("an A has its B"), first));
             }
-            let n = site.of_all_experts().map_or(0, |all| all.widths(spec, layer).1 as usize);
-            Some(ExpertsAdapter { a, blocks, n, scale })
+            Some(ExpertsAdapter { a, blocks, n: site.outputs(spec, layer) as usize, scale })
         };
         let layer =
             |layer| LayerAdapters {

@@ -24,7 +24,7 @@ pub fn layout(
     // Elements per row: of u and its gradient for the widest product, and of a u that is not kept.
     let (mut widest, mut once, mut pack) = (0, 0, 0);
     for site in Site::ALL {
-        let width = site.width(lora);
+        let width = site.width(spec, lora);
         if width == 0 {
             continue;
         }

@@ -51,6 +51,20 @@ pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
     }
 }
 
+/// Computes the inputs of experts beside a dense part again, where the backward pass has the residual before them.
+pub(crate) fn ffn_inputs_again(layer: &LayerPass<'_, '_, '_>) {
+    if let FfnBufs::Experts(of) = &layer.bufs.ffn {
+        of.beside.iter().for_each(|of| experts::beside::inputs(layer, of));
+    }
+}
+
+/// Adds what a dense part and the experts beside it gave again, where the backward pass has both.
+pub(crate) fn add_again(layer: &LayerPass<'_, '_, '_>) {
+    if let FfnBufs::Experts(of) = &layer.bufs.ffn {
+        of.beside.iter().for_each(|of| experts::beside::add(layer, of));
+    }
+}
+
 /// Computes the residual after a feed-forward part, after `to_gates`.
 pub(crate) fn add_ffn(layer: &LayerPass<'_, '_, '_>) {
     match &layer.bufs.ffn {

@@ -8,7 +8,7 @@ use super::delta::regions::{self as delta, DeltaBufs, DeltaRegions};
 use super::experts::regions::{self as experts, ExpertBufs, ExpertRegions};
 use super::latent::regions::{self as latent, LatentBufs, LatentRegions};
 use crate::activations::shape::{PassShape, Regions};
-use plimsoll_arch::{DenseSpec, Ffn, Mixer};
+use plimsoll_arch::{DenseSpec, Ffn, Mixer, ModelSpec};
 use plimsoll_base::Result;
 use plimsoll_memory::Buf;
 
@@ -47,6 +47,11 @@ pub(crate) fn add(to: &mut Regions<'_>) -> Result<()> {
     values::add_regions(to)?;
     delta::add_regions(to)?;
     latent::add_regions(to)
+}
+
+/// Returns whether the outputs of all layers' feed-forward parts are sums of two, each kept.
+pub(crate) fn are_sums(spec: &ModelSpec) -> bool {
+    spec.each_layer().all(|layer| super::experts::beside_regions::is_beside(spec, &layer))
 }
 
 impl<'p> PartRegions<'p> {

@@ -10,7 +10,7 @@ use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
 
 /// The tiny models with numbers of transformers.
-pub const GOLDEN: [&str; 36] = [
+pub const GOLDEN: [&str; 38] = [
     "llama",
     "llama3_rope",
     "qwen2",
@@ -46,6 +46,8 @@ pub const GOLDEN: [&str; 36] = [
     "ministral3_window",
     "gemma4",
     "gemma4_own",
+    "gemma4_moe",
+    "gemma4_unified",
     "gpt_oss",
 ];
 

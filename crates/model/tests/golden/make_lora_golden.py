@@ -70,9 +70,15 @@ ADAPTERS = {
         parameters=[f"mlp.shared_experts.{name}_proj.weight" for name in ("gate", "up", "down")],
         rslora=False,
     ),
+    "gemma4_moe": dict(
+        model="gemma4_moe",
+        targets=ALL_LINEAR,
+        parameters=["experts.gate_up_proj", "experts.down_proj"],
+        rslora=False,
+    ),
 }
 # Those that transformers 4.57 does not know.
-OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3", "gemma4", "deepseek_v3", "moonlight"]
+OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3", "gemma4", "gemma4_moe", "deepseek_v3", "moonlight"]
 RANK, ALPHA = 4, 8
 
 

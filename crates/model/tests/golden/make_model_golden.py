@@ -405,6 +405,26 @@ GEMMA4_OWN = {k: v for k, v in GEMMA4.items() if not k.startswith(("global_", "n
     "use_bidirectional_attention": None,
 }
 
+# A dense part of another width than the experts beside it.
+GEMMA4_MOE = GEMMA4 | {
+    "enable_moe_block": True,
+    "intermediate_size": 48,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "moe_intermediate_size": 32,
+    "num_experts": 6,
+    "num_hidden_layers": 2,
+    "top_k_experts": 2,
+}
+
+# Without encoders: a class of its own, whose files lack the keys of experts and of per-layer inputs.
+LACKED = ("enable_moe_block", "moe_intermediate_size", "num_experts", "top_k_experts", "hidden_size_per_layer_input")
+GEMMA4_UNIFIED = {k: v for k, v in GEMMA4.items() if k not in (*LACKED, "vocab_size_per_layer_input")} | {
+    "architectures": ["Gemma4UnifiedForCausalLM"],
+    "model_type": "gemma4_unified_text",
+    "layer_types": ["sliding_attention", "full_attention"],
+    "num_hidden_layers": 2,
+}
+
 # With the keys of published files, old and new. With d = 16, theta = 1000 and 64 original positions the ramp of yarn goes
 # from 1.08 to 2.69: its ends are not rounded.
 GPT_OSS = {key: value for key, value in COMMON.items() if key not in ("torch_dtype", "rms_norm_eps")} | {
@@ -592,13 +612,15 @@ MODELS = {
     "gemma4": GEMMA4,
     "gemma4_own": GEMMA4_OWN,
     "gpt_oss": GPT_OSS,
+    "gemma4_moe": GEMMA4_MOE,
+    "gemma4_unified": GEMMA4_UNIFIED,
     "deepseek_v2": DEEPSEEK_V2,
 }
 
 # Models that 4.57 does not know. The others are of 4.57: later versions read some of their keys in another way.
 OF_5 = ["qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "glm4_moe", "glm4_moe_groups",
          "deepseek_v3", "moonlight", "glm4_moe_lite", "ministral3", "ministral3_window",
-         "gemma4", "gemma4_own", "gpt_oss", "deepseek_v2"]
+         "gemma4", "gemma4_own", "gpt_oss", "gemma4_moe", "gemma4_unified", "deepseek_v2"]
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
 OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
@@ -608,7 +630,8 @@ OTHER_LENGTHS |= {"qwen3_5_moe": [5, 64, 67], "qwen3_next": [23, 65, 7]}
 
 # The standard deviation of the embedding and the mean of the final norm's factor. A tied model whose stream is mostly the
 # embedding predicts the token that it just read, so models that multiply the embedding have a small one and a large norm.
-SIZES = {"gemma2": (0.03, 8.0), "gemma3": (0.03, 8.0), "gemma4": (0.06, 4.0), "granite": (0.05, 10.0)}
+SIZES = {"gemma2": (0.03, 8.0), "gemma3": (0.03, 8.0), "gemma4": (0.06, 4.0), "gemma4_moe": (0.06, 4.0),
+         "gemma4_unified": (0.06, 4.0), "granite": (0.05, 10.0)}
 DEFAULT_SIZES = (0.25, 1.0)
 
 # A model's seed is its place in MODELS, except where that gave a greedy margin below LEAST_MARGIN, or a head of linear
@@ -759,9 +782,14 @@ def randomize(model, generator, embedding_size, final_norm):
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("layer_scalar"):
                 parameter.copy_(1.0 + 0.2 * noise)
-            elif model.config.model_type == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
+            elif model.config.model_type.startswith("gemma4") and name.endswith(("q_norm.weight", "k_norm.weight")):
                 # Scores have no factor but these.
                 parameter.copy_(0.5 + 0.1 * noise)
+            elif name.endswith((".router.scale", ".per_expert_scale")) or "feedforward_layernorm_" in name:
+                parameter.copy_(1.0 + 0.2 * noise)
+            elif name.endswith(".router.proj.weight"):
+                # What it reads is divided by the root of its width.
+                parameter.copy_(1.2 * noise)
             elif name.endswith("norm.weight"):
                 factor = final_norm if name == "model.norm.weight" else 1.0
                 # The norm of what linear attention gives multiplies by w.
@@ -952,6 +980,9 @@ tensors with a vocab of 260, and come from another script.
   `truncate` false. The tensors of experts are those of all experts of a layer, transposed. Untied.
 - `gpt_oss_mxfp4`: the same with experts in blocks of MXFP4, as published. `reference.safetensors` has the log-probs, and the numbers of the
   blocks as `value.NAME`, in the order of plain files; it has no gradients.
+- `gemma4_moe`: a window layer and a full one as in `gemma4`, each with a dense part of 48 and, beside it, 6 experts of 32, 2 of them for a token; the
+  router has numbers of its inputs and of its experts. The tensors of experts are those of all experts of a layer.
+- `gemma4_unified`: a window layer and a full one as in `gemma4`, in the class of models without encoders.
 
 All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
 Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)

@@ -1,7 +1,7 @@
 //! Shared experts next to routed ones, in layers with linear attention too, from outside: any number of ranks,
 //! resuming, adapters, and files in the order and the form in which they were read.
 
-use crate::common::{every_nth, plimsoll};
+use crate::common::{check_refused, every_nth, plimsoll};
 use crate::ranks::left;
 use crate::run::{Run, number};
 use crate::tiny::{self, tensors};
@@ -18,7 +18,14 @@ fn run_of(family: &str) -> Run {
         "linear_conv_kernel_dim": 4, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
         "shared_expert_intermediate_size": 64, "router_aux_loss_coef": 0.001,
     });
-    if family == "qwen3_next" {
+    if family == GEMMA {
+        let own = json!({ "architectures": ["Gemma4ForCausalLM"], "hidden_act": "gelu_pytorch_tanh",
+            "partial_rotary_factor": null, "sliding_window": 8, "attention_k_eq_v": true, "global_head_dim": 64,
+            "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0, "intermediate_size": 128,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "enable_moe_block": true,
+            "top_k_experts": 2 });
+        keys.as_object_mut().expect("keys").extend(own.as_object().expect("keys").clone());
+    } else if family == "qwen3_next" {
         let own = json!({ "architectures": ["Qwen3NextForCausalLM"], "intermediate_size": 128, "mlp_only_layers": [0] });
         keys.as_object_mut().expect("keys").extend(own.as_object().expect("keys").clone());
     } else {
@@ -29,7 +36,9 @@ fn run_of(family: &str) -> Run {
     folder.file("run.toml")
 }
 
-const FAMILIES: [&str; 2] = ["qwen3_5_moe_text", "qwen3_next"];
+/// Its experts are beside a dense part.
+const GEMMA: &str = "gemma4_text";
+const FAMILIES: [&str; 3] = ["qwen3_5_moe_text", "qwen3_next", GEMMA];
 
 #[test]
 fn the_number_of_ranks_changes_no_bit_of_shared_experts() {
@@ -79,7 +88,7 @@ fn a_checkpoint_at_a_learning_rate_of_0_is_the_model() {
 /// Requires that each expert's output projection in the merged model is W + scale B A of that expert; files may have
 /// all matrices of a layer transposed.
 pub fn check_merged(folder: &Run, family: &str, is_transposed: bool) {
-    const LAYER: &str = "model.layers.1.mlp.experts.";
+    let layer = if family == GEMMA { "layers.1.experts." } else { "layers.1.mlp.experts." };
     let all = |file: &str| tensors(&folder.read(file));
     let [model, merged, adapter] = [
         "model/model.safetensors",
@@ -92,12 +101,12 @@ pub fn check_merged(folder: &Run, family: &str, is_transposed: bool) {
         bytes.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().expect("four"))).collect()
     };
     let of_experts = |of: &[(String, Value, Vec<u8>)]| -> Vec<f32> {
-        let is_one = of.iter().any(|(name, ..)| name.ends_with("layers.1.mlp.experts.down_proj"));
-        let each = |expert| values(of, &format!("{LAYER}{expert}.down_proj.weight"));
-        if is_one { values(of, &format!("{LAYER}down_proj")) } else { (0..6).flat_map(each).collect() }
+        let is_one = of.iter().any(|(name, ..)| name.ends_with(&format!("{layer}down_proj")));
+        let each = |expert| values(of, &format!("{layer}{expert}.down_proj.weight"));
+        if is_one { values(of, &format!("{layer}down_proj")) } else { (0..6).flat_map(each).collect() }
     };
     let [old, new] = [of_experts(&model), of_experts(&merged)];
-    let [a, b] = ["A", "B"].map(|part| values(&adapter, &format!("layers.1.mlp.experts.lora_{part}.weight")));
+    let [a, b] = ["A", "B"].map(|part| values(&adapter, &format!("{layer}lora_{part}.weight")));
     let said = folder.read_json("whole/checkpoints/latest/adapter_config.json");
     let scale = said["lora_alpha"].as_f64().expect("alpha") / said["r"].as_f64().expect("r");
     let (experts, rank, width, rows) = (6, 4, 64, 64);
@@ -129,10 +138,15 @@ const NEXT: [&str; 2] = [
     "lora.targets=[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"in_proj_qkvz\", \"in_proj_ba\", \"out_proj\", \
      \"experts.gate_up_proj\", \"experts.down_proj\"]",
 ];
+const BESIDE: [&str; 2] = [
+    "lora.rank=4",
+    "lora.targets=[\"q_proj\", \"k_proj\", \"o_proj\", \"gate_proj\", \"up_proj\", \"down_proj\", \"experts.gate_up_proj\", \
+     \"experts.down_proj\"]",
+];
 
 #[test]
 fn adapters_of_shared_experts_and_grouped_rows_are_trained_in_every_form() {
-    for (family, own) in FAMILIES.into_iter().zip([MOE, NEXT]) {
+    for (family, own) in FAMILIES.into_iter().zip([MOE, NEXT, BESIDE]) {
         let folder = run_of(family);
         for (name, more) in [
             ("apart", &["train.recompute=layer"][..]),
@@ -174,4 +188,14 @@ fn names_that_peft_takes_for_other_layers_are_refused() {
         "hint: set lora.targets = [\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"in_proj_qkvz\"",
     ];
     folder.train_refused("seven", &["lora.rank=4"], 2, &refused);
+}
+
+#[test]
+fn experts_beside_a_dense_part_are_refused_on_a_card() {
+    let folder = run_of(GEMMA);
+    let run = folder.text_path("run.toml");
+    let said =
+        ["error[model-unsupported]: ", "experts beside a dense part are not built for run.device = \"cuda\""];
+    let limit = "--limit=device=80GiB,host=64GiB,disk=1TiB";
+    check_refused(&["plan", &run, "--set", "run.device=cuda", limit], 2, &said);
 }

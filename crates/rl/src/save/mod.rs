@@ -218,7 +218,7 @@ fn write_small(
     match &adapter_config(trainer, model) {
         // The base model that it names has the configuration, but not the end that the adapter may have learnt.
         Some(adapter) => {
-            write(ADAPTER_CONFIG, &pretty(&adapter_config_json(adapter)))?;
+            write(ADAPTER_CONFIG, &pretty(&adapter_config_json(adapter, &shape.spec)))?;
             if shape.head == Head::Vocabulary && !ids.eos.is_empty() {
                 write("generation_config.json", &pretty(&generation_config_json(&ids)))?;
             }

@@ -325,7 +325,8 @@ fn layers_that_differ() {
 fn experts() {
     let sources = ["qwen3_moe", "qwen3_moe_mixed", "glm4_moe", "glm4_moe_groups"];
     for source in
-        sources.into_iter().chain(["deepseek_v2", "deepseek_v3", "moonlight", "glm4_moe_lite", "gpt_oss"])
+        let of_latents = ["deepseek_v2", "deepseek_v3", "moonlight", "glm4_moe_lite"];
+        sources.into_iter().chain(of_latents).chain(["gpt_oss", "gemma4_moe"])
     {
         check_model(source, DType::F32);
         check_model(source, DType::Bf16);

@@ -38,6 +38,7 @@ const ROWS: usize = PROMPT + CHILDREN * (RESPONSE - 1);
 const SIGMOID: SigmoidSpec = SigmoidSpec { groups: 1, groups_chosen: 1, factor: 1.5 };
 
 fn spec(family: Family) -> ModelSpec {
+    let beside = family.architecture().has_dense_beside;
     let shape = FileShape {
         family,
         // Two whole tiles of the head.
@@ -84,9 +85,9 @@ fn spec(family: Family) -> ModelSpec {
                 normalizes: true,
                 sigmoid: family.architecture().has_sigmoid_router.then_some(SIGMOID),
                 balance: 0.001,
-                shared: family.architecture().has_shared_expert.then_some(32),
-                gates_shared: !family.architecture().has_routed_keys,
-                is_fused: family == Family::GptOss,
+                shared: (family.architecture().has_shared_expert || beside).then_some(32),
+                gates_shared: !family.architecture().has_routed_keys && !beside,
+                is_fused: family == Family::GptOss || beside,
                 biased: family.architecture().has_biased_experts,
             },
         }),

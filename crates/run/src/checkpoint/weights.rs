@@ -172,7 +172,7 @@ fn is_linear(tensor: &str) -> bool {
         number.is_some_and(|(_, number)| number.parse::<u32>().is_ok())
     };
     // All experts of a layer in one tensor, as in Qwen3.5.
-    if ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"].iter().any(|all| tensor.ends_with(all)) {
+    if [".experts.gate_up_proj", ".experts.down_proj"].iter().any(|all| tensor.ends_with(all)) {
         return true;
     }
     let own = LoraTarget::ALL.iter().filter(|target| !target.is_of_all_experts());
@@ -233,7 +233,7 @@ impl Of {
         let rows = |target: LoraTarget| target.widths(&model.spec, layer).1;
         let of = |target: LoraTarget| {
             let all = Of { layer, target, expert, rows: 0..rows(target), has_all: false };
-            if module == target.path(expert) {
+            if module == target.path_in(&model.spec, expert) {
                 return Some(Of { has_all: target.is_of_all_experts(), ..all });
             }
             let mut first = 0;

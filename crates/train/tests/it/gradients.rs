@@ -112,6 +112,8 @@ fn threads_and_recompute_change_no_bit_of_a_gradient() {
         ("glm4_moe_groups", DType::Bf16),
         ("gpt_oss", DType::F32),
         ("gpt_oss", DType::Bf16),
+        ("gemma4_moe", DType::F32),
+        ("gemma4_moe", DType::Bf16),
     ] {
         for machine in Machine::all() {
             let mut first: Option<(Vec<f32>, f64)> = None;

@@ -2,6 +2,8 @@
 //!
 //! Legend: M rows, E experts of which each row uses k, P = M k pairs, h hidden, f feed-forward width of an expert.
 
+pub(super) mod beside;
+pub(crate) mod beside_regions;
 pub(crate) mod load;
 pub(crate) mod regions;
 
@@ -12,16 +14,19 @@ use crate::weights::LayerParams;
 use plimsoll_arch::{ExpertsSpec, SigmoidSpec, Site};
 use plimsoll_device::{
     AdaptExpertsBackward, Balance, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward,
-    GluExpertsBackward, Matrix, RouteBackward, Routing, RowsOf, Sigmoid,
+    GluExpertsBackward, Matrix, RouteBackward, Routes, Routing, RowsOf, Sigmoid,
 };
 use plimsoll_memory::Buf;
 use regions::{ExpertBufs, GradientRegions};
 
 /// Routes the rows, and computes gates and ups of their pairs.
 pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
-    let (LayerPass { dev, w, bufs, .. }, x) = (*layer, layer.bufs.norm_ffn);
-    dev.matmul(x, router(w), w.router_bias, of.logits, false);
+    let LayerPass { dev, w, bufs, .. } = *layer;
+    of.beside.iter().for_each(|of| beside::inputs(layer, of));
+    let (x, routed) = inputs(layer, of);
+    dev.matmul(routed, router(w), w.router_bias, of.logits, false);
     dev.route(of.logits, routing(of, w), of.routes);
+    of.beside.iter().for_each(|beside| beside::weigh(layer, of, beside));
     product(layer, of, Site::GateUp, x, RowsOf::Rows, bufs.gate_up);
     adapt(layer, of, Site::GateUp, x, RowsOf::Rows, bufs.gate_up);
     add_bias(layer, of, Site::GateUp, bufs.gate_up, false);
@@ -32,10 +37,13 @@ pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
 pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     let (LayerPass { dev, bufs, .. }, y) = (*layer, of.out);
     let gate = layer.spec().architecture().gate;
-    dev.glu_experts(gate, bufs.gate_up, of.experts.ffn as usize, of.routes, bufs.product);
+    dev.glu_experts(gate, bufs.gate_up, of.experts.ffn as usize, weighed(of), bufs.product);
     product(layer, of, Site::Down, bufs.product, RowsOf::Pairs, y);
     adapt(layer, of, Site::Down, bufs.product, RowsOf::Pairs, y);
     add_bias(layer, of, Site::Down, y, true);
+    if let Some(beside) = &of.beside {
+        return beside::add_product(layer, of, beside);
+    }
     dev.combine(y, of.routes, Some(bufs.mid), bufs.next);
     of.shared.iter().for_each(|of| shared::add_product(layer, of));
 }
@@ -43,13 +51,23 @@ pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
 /// Computes the gradients, after `to_gates` of the same pass; recomputes the products on the way.
 pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_input: Buf<'_>) {
     let LayerPass { dev, w, bufs, pass, .. } = *step.layer;
-    let (gate_up, product, input) = (bufs.gate_up, bufs.product, bufs.norm_ffn);
+    let (gate_up, product, (input, routed)) = (bufs.gate_up, bufs.product, inputs(step.layer, of));
     let ExpertBufs { logits, routes, out, gradients, .. } = *of;
     let GradientRegions { d_weights, d_logits, balance: rows } =
         gradients.expect("only the update runs backward");
+    of.beside.iter().for_each(|beside| beside::branch_gradients(step, of, beside));
     input_gradient(step, of, Site::Down, step.d_out, RowsOf::Rows, product);
     let (how, f) = (step.layer.spec().architecture().gate, of.experts.ffn as usize);
-    dev.glu_experts_backward(GluExpertsBackward { how, gate_up, f, routes, dout: product, d_weights });
+    let weighed = weighed(of);
+    dev.glu_experts_backward(GluExpertsBackward {
+        how,
+        gate_up,
+        f,
+        routes: weighed,
+        dout: product,
+        d_weights,
+    });
+    of.beside.iter().for_each(|beside| beside::weigh_backward(step, of, beside, d_weights));
     if let Some(bias) = w.bias(Site::Down) {
         dev.bias_weights_backward(step.d_out, bias, routes, d_weights);
     }
@@ -64,8 +82,11 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
     let how = routing(of, w);
     dev.route_backward(RouteBackward { logits, how, routes, d_weights, balance, d_logits });
     if let Some(grads) = step.weights() {
-        dev.matmul_dw(d_logits, input, router(grads), step.add, step.back.pack);
+        dev.matmul_dw(d_logits, routed, router(grads), step.add, step.back.pack);
         grads.router_bias.into_iter().for_each(|grad| dev.bias_backward(d_logits, grad, step.add));
+    }
+    if let Some(beside) = &of.beside {
+        return beside::backward(step, of, beside, d_logits, d_input);
     }
     dev.matmul_dx(d_logits, router(w), d_input, true);
     // The experts' outputs are no longer needed.
@@ -87,6 +108,17 @@ fn product(
         Some(codes) => dev.matmul_experts_codes(x, x_has, codes, w.at(site), of.routes, out),
         None => dev.matmul_experts(x, x_has, all(layer, of, site), of.routes, out),
     }
+}
+
+/// Returns what the experts read, and what their router reads.
+fn inputs<'p>(layer: &LayerPass<'_, '_, 'p>, of: &ExpertBufs<'p>) -> (Buf<'p>, Buf<'p>) {
+    let own = layer.bufs.norm_ffn;
+    of.beside.map_or((own, own), |of| (of.input, of.routed))
+}
+
+/// Returns the routes with the weights that experts' products are multiplied by.
+fn weighed<'p>(of: &ExpertBufs<'p>) -> Routes<'p> {
+    of.beside.map_or(of.routes, |beside| Routes { weights: beside.weights, ..of.routes })
 }
 
 /// Adds the adapters' output to a product, unless they are merged into its weights.

@@ -2,6 +2,7 @@
 //!
 //! Legend: M rows, E experts of which each row uses k, P = M k pairs, h hidden, L layers with experts.
 
+use super::beside_regions::{self as beside, BesideBufs, BesideRegions};
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
 use crate::parts::shared::regions::{self as shared, SharedBufs, SharedRegions};
 use plimsoll_arch::ExpertsSpec;
@@ -34,6 +35,7 @@ pub(crate) struct ExpertRegions<'p> {
     out: Buf<'p>,
     pub(super) gradients: Option<GradientRegions<'p>>,
     shared: Option<SharedRegions<'p>>,
+    beside: Option<BesideRegions<'p>>,
 }
 
 /// Handles that only passes with gradients have.
@@ -55,6 +57,7 @@ pub(crate) struct ExpertBufs<'p> {
     pub(super) out: Buf<'p>,
     pub(super) gradients: Option<GradientRegions<'p>>,
     pub(super) shared: Option<SharedBufs<'p>>,
+    pub(crate) beside: Option<BesideBufs<'p>>,
 }
 
 /// Adds the regions.
@@ -77,7 +80,8 @@ pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
         to.add(Life::Layer, "experts.d_logits", &[m, e], weights)?;
         to.add(Life::Always, "experts.balance", &[all, m], DType::F32)?;
     }
-    shared::add_regions(to)
+    shared::add_regions(to)?;
+    beside::add_regions(to, (slots, k))
 }
 
 impl<'p> ExpertRegions<'p> {
@@ -98,6 +102,7 @@ impl<'p> ExpertRegions<'p> {
                 balance: buf("balance").expect("a number for each row of each layer"),
             }),
             shared: SharedRegions::bind(get),
+            beside: BesideRegions::bind(get),
         })
     }
 
@@ -129,6 +134,7 @@ impl<'p> ExpertRegions<'p> {
                 balance: grads.balance.slice(index * all, m),
             }),
             shared: self.shared.and_then(|shared| shared.layer(of, layer, m)),
+            beside: self.beside.map(|beside| beside.layer(of, (layer, slot, k), m)),
         }
     }
 }

@@ -21,12 +21,17 @@ pub(super) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &SharedBufs<'_>) {
 
 /// Adds what the shared expert gives to the residual after the layer, after `to_gates`.
 pub(super) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &SharedBufs<'_>) {
+    product(layer, of);
+    layer.add_shared(of.product);
+}
+
+/// Computes the input of the down projection, after `to_gates`.
+pub(super) fn product(layer: &LayerPass<'_, '_, '_>, of: &SharedBufs<'_>) {
     let how = layer.spec().architecture().gate;
     match of.logits {
         Some(logits) => layer.dev.glu_shared(how, of.gate_up, of.width, logits, of.product),
         None => layer.dev.glu(how, of.gate_up, of.width, of.product),
     }
-    layer.add_shared(of.product);
 }
 
 /// Computes the gradients, after `to_gates` of the same pass, and adds that of the input to `d_input`. `d_x`: scratch
@@ -38,8 +43,26 @@ pub(super) fn backward(
     d_input: Buf<'_>,
 ) {
     let LayerPass { dev, w, bufs, .. } = *step.layer;
+    let gated = products_backward(step, of, step.d_out, d_x);
+    dev.accumulate(d_x, d_input, true);
+    let Some(d_logits) = gated else { return };
+    if let Some(grads) = step.weights() {
+        dev.matmul_dw(d_logits, bufs.norm_ffn, gate(grads), step.add, step.back.pack);
+    }
+    dev.matmul_dx(d_logits, gate(w), d_input, true);
+}
+
+/// Computes the gradients of the products from that of what the expert gives, `dy`, and that of their input into `d_x`.
+/// Returns the gradient of its logits, if it has them.
+pub(super) fn products_backward<'p>(
+    step: &LayerBackward<'_, '_, '_>,
+    of: &SharedBufs<'p>,
+    dy: Buf<'_>,
+    d_x: Buf<'_>,
+) -> Option<Buf<'p>> {
+    let LayerPass { dev, bufs, .. } = *step.layer;
     let SharedBufs { gate_up, logits, product, width: f, d_logits } = *of;
-    let down = Product { site: Site::SharedDown, x: product, dy: step.d_out };
+    let down = Product { site: Site::SharedDown, x: product, dy };
     step.output_gradients(down);
     step.input_gradient(down, product);
     let how = step.layer.spec().architecture().gate;
@@ -53,12 +76,7 @@ pub(super) fn backward(
     step.weight_gradient(down);
     let above = Product { site: Site::SharedGateUp, x: bufs.norm_ffn, dy: gate_up };
     step.product_gradients(above, Some(d_x));
-    dev.accumulate(d_x, d_input, true);
-    let Some((_, d_logits)) = gated else { return };
-    if let Some(grads) = step.weights() {
-        dev.matmul_dw(d_logits, bufs.norm_ffn, gate(grads), step.add, step.back.pack);
-    }
-    dev.matmul_dx(d_logits, gate(w), d_input, true);
+    gated.map(|(_, d_logits)| d_logits)
 }
 
 fn gate<'w>(of: &LayerParams<'w>) -> Matrix<'w> {

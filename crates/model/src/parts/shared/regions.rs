@@ -38,7 +38,7 @@ pub(crate) struct SharedBufs<'p> {
     pub(super) width: usize,
     pub(super) logits: Option<Buf<'p>>,
     pub(super) gate_up: Buf<'p>,
-    pub(super) product: Buf<'p>,
+    pub(crate) product: Buf<'p>,
     pub(super) d_logits: Option<Buf<'p>>,
 }
 
