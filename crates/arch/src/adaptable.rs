@@ -219,7 +219,28 @@ impl Site {
 
     /// Returns a linear layer of the product that a layer of the model has; the others have its inputs and its experts.
     pub fn target(self, spec: &ModelSpec, layer: u32) -> Option<LoraTarget> {
-        let all = self.layers().iter().copied().chain(self.of_all_experts());
-        all.into_iter().find(|target| target.row(spec, layer).is_some())
+        let mut all = self.layers().iter().copied().chain(self.of_all_experts());
+        all.find(|target| self.row(*target, spec, layer).is_some())
+    }
+
+    /// Returns S r, the width of A x, the largest of all layers; 0 without an adapter.
+    pub fn width(self, spec: &ModelSpec, lora: LoraShape) -> usize {
+        let with = (0..spec.layers.len()).filter(|layer| spec.layer(*layer).has(self));
+        let most = with.map(|layer| self.targets(spec, lora, layer).count()).max().unwrap_or(0);
+        most * lora.rank as usize
+    }
+
+    /// Returns the outputs in a layer (of one expert, if any).
+    pub fn outputs(self, spec: &ModelSpec, layer: u32) -> u32 {
+        let mut outputs = 0;
+        each_row(spec, layer, |row| {
+            outputs += if row.kind == ParamKind::Weight(self) { row.rows } else { 0 }
+        });
+        outputs
+    }
+
+    /// Returns a target's row of a layer's table, if it is of this product there.
+    fn row(self, target: LoraTarget, spec: &ModelSpec, layer: u32) -> Option<TensorRow> {
+        target.row(spec, layer).filter(|row| row.kind == ParamKind::Weight(self))
     }
 }

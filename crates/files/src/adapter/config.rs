@@ -85,7 +85,7 @@ pub fn adapter_config_json(config: &AdapterConfig, model: &ModelSpec) -> Value {
             Some(path) if !target.is_of_all_experts() => path.to_string(),
             _ => target.path_in(model, None),
         };
-        value[PARAMETERS] = parameters.iter().map(|target| path(target)).collect::<Vec<_>>().into();
+        value[PARAMETERS] = parameters.iter().map(path).collect::<Vec<_>>().into();
     }
     if let Some(how) = config.quantize {
         value[QUANTIZATION] = how.name().into();

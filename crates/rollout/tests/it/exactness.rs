@@ -324,10 +324,8 @@ fn layers_that_differ() {
 #[test]
 fn experts() {
     let sources = ["qwen3_moe", "qwen3_moe_mixed", "glm4_moe", "glm4_moe_groups"];
-    for source in
-        let of_latents = ["deepseek_v2", "deepseek_v3", "moonlight", "glm4_moe_lite"];
-        sources.into_iter().chain(of_latents).chain(["gpt_oss", "gemma4_moe"])
-    {
+    let of_latents = ["deepseek_v2", "deepseek_v3", "moonlight", "glm4_moe_lite"];
+    for source in sources.into_iter().chain(of_latents).chain(["gpt_oss", "gemma4_moe"]) {
         check_model(source, DType::F32);
         check_model(source, DType::Bf16);
     }
