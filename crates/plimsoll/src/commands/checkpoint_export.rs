@@ -21,12 +21,12 @@ pub struct Args {
     /// A run directory, a checkpoint, an adapter's folder, or a model as a run file names it.
     #[arg(value_name = "RUN-or-MODEL")]
     model: String,
-    /// A new folder, or with --format gguf a new file whose name ends in .gguf.
+    /// A new folder, or a new GGUF file, whose name ends in .gguf.
     #[arg(long, visible_alias = "output", value_name = "PATH")]
     to: PathBuf,
-    /// What is written: a Hugging Face folder, or one GGUF file for llama.cpp.
-    #[arg(long, value_enum, default_value_t = Format::Folder)]
-    format: Format,
+    /// What is written: a Hugging Face folder, or one GGUF file for llama.cpp; the name says it unless given.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
     /// Add an adapter to its base model: a model without adapters. The model may be a folder of peft's too.
     #[arg(long)]
     merge: bool,
@@ -49,9 +49,11 @@ enum Format {
 
 pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
     let (path, to) = (Path::new(&args.model), &args.to);
+    let is_file = to.extension().is_some_and(|extension| extension == "gguf");
+    let format = args.format.unwrap_or(if is_file { Format::Gguf } else { Format::Folder });
     let is_directory = matches!(Source::parse(&args.model, None), Ok(Source::Directory(_)));
     let is_of_run = is_of_run(path) || (is_directory && !path.exists());
-    if is_of_run && args.format == Format::Folder && !args.merge && args.dtype.is_none() {
+    if is_of_run && format == Format::Folder && !args.merge && args.dtype.is_none() {
         return copy(path, to, as_json, quiet);
     }
     let live = terminal::live_line(quiet);
@@ -62,7 +64,7 @@ pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
     };
     let ask = Ask {
         to,
-        is_gguf: args.format == Format::Gguf,
+        is_gguf: format == Format::Gguf,
         merge: args.merge,
         base: args.base.as_deref(),
         dtype: args.dtype.map(ModelDtype::dtype),
@@ -80,7 +82,7 @@ pub fn run(args: &Args, as_json: bool, quiet: bool) -> Result<()> {
         "from": from, "to": to, "dtype": dtype, "bytes": bytes, "sha256": sha256, "merged": merged,
         "left_out": left_out,
     });
-    output::either(as_json, &value, |_| text(&found, to, args.format))
+    output::either(as_json, &value, |_| text(&found, to, format))
 }
 
 /// Copies a checkpoint as it is.

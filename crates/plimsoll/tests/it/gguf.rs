@@ -11,10 +11,10 @@ use std::fs;
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/golden");
 const LORA: &str = "[lora]\nrank = 4\n";
 
-/// Exports the last checkpoint of a run as a GGUF file.
+/// Exports the last checkpoint of a run as a GGUF file, as its name says.
 fn export_gguf(folder: &Run, run: &str, to: &str, more: &[&str]) -> Value {
     let (run, to) = (folder.text_path(run), folder.text_path(to));
-    let args = ["checkpoint", "export", &run, "--format", "gguf", "--output", &to, "--json"];
+    let args = ["checkpoint", "export", &run, "--output", &to, "--json"];
     printed(&[&args[..], more].concat())
 }
 
