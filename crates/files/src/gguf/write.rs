@@ -455,5 +455,5 @@ const fn encoding(dtype: DType) -> Encoding {
 }
 
 fn refused(message: String) -> Error {
-    Error::new("model-unsupported", message).hint("export the model as a folder: leave out --format gguf")
+    Error::new("model-unsupported", message).hint("export the model as a folder: --format folder")
 }

@@ -148,7 +148,7 @@ fn what_cannot_be_a_file_is_named_and_nothing_is_left() {
         "m.gguf",
         &[],
         1,
-        &["error[tokenizer-unsupported]: ", "WordLevel", "leave out --format gguf"],
+        &["error[tokenizer-unsupported]: ", "WordLevel", "--format folder"],
     );
     // A flipped bit is found before anything is written.
     let weights =

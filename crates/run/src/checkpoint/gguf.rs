@@ -19,7 +19,7 @@ pub(super) fn write_gguf(
 ) -> Result<(FileRecord, Sums)> {
     if model.head == Head::Score {
         let message = format!("{}: a reward model, and GGUF files hold language models", model.source);
-        return Err(Error::new("model-unsupported", message).hint("leave out --format gguf"));
+        return Err(Error::new("model-unsupported", message).hint("export it as a folder: --format folder"));
     }
     let (dtype, ids) = (dtypes.written, model.token_ids());
     let tokenizer = gguf_tables(&model.tokenizer, model.spec.vocab, &ids)?;

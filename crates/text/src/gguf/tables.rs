@@ -267,7 +267,7 @@ fn fill(tables: &mut GgufTokenizer, vocab: u32) -> Result<()> {
 
 fn refused(what: &str) -> Error {
     Error::new("tokenizer-unsupported", format!("a GGUF file cannot hold this tokenizer: {what}"))
-        .hint("export the model as a folder, which holds tokenizer.json: leave out --format gguf")
+        .hint("export the model as a folder, which holds tokenizer.json: --format folder")
 }
 
 #[cfg(test)]
