@@ -6,7 +6,7 @@ use crate::gguf::model::Meta;
 use crate::gguf::names::key;
 use plimsoll_arch::{Architecture, ExpertsSpec, FileShape, LayerSet, LayersWith, SigmoidSpec};
 use plimsoll_base::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Values of `expert_gating_func`.
 const SOFTMAX: i64 = 1;
@@ -22,14 +22,14 @@ impl Meta<'_> {
             return Ok(None);
         }
         let ffn = self.size(key::EXPERT_FFN)?;
-        let balance = defaults::of(row)["router_aux_loss_coef"].as_f64().unwrap_or_default() as f32;
+        let balance = defaults::of(row).get("router_aux_loss_coef").and_then(Value::as_f64).unwrap_or_default();
         let plain = ExpertsSpec {
             count: self.size(key::EXPERTS)?,
             chosen: self.size(key::EXPERTS_USED)?,
             ffn,
             normalizes: true,
             sigmoid: None,
-            balance,
+            balance: balance as f32,
             shared: None,
             gates_shared: true,
             is_fused: self.gguf.tensors.iter().any(|tensor| tensor.name.ends_with(WHOLE)),
