@@ -288,8 +288,8 @@ operations! {
     fn matmul_experts(
         x: Read Buf<'a>, x_has: Read RowsOf, w: Read Experts<'a>, routes: Read Routes<'a>, out: Write Buf<'a>
     ) = MatmulExperts;
-    /// out[p] = x W^T, as `matmul_experts` after `dequantize` of the matrices of all experts, one after the other: `w` is
-    /// then W, or has parts of it.
+    /// out[p] = x W^T, as `matmul_experts` after `dequantize` of the matrices of all experts, one after the other: `w`
+    /// is then W, or has parts of it.
     fn matmul_experts_codes(
         x: Read Buf<'a>, x_has: Read RowsOf, codes: Read Codes<'a>, w: WriteAny Matrix<'a>, routes: Read Routes<'a>,
         out: Write Buf<'a>

@@ -287,7 +287,7 @@ impl Pass {
         });
     }
 
-    /// Returns the gradients of sinks, added to `before` if given, for the outputs and their gradients that the rig has.
+    /// Returns the gradients of sinks, added to `before` if given, for the outputs and gradients that the rig has.
     pub fn sink_backward<D: Machine>(&self, rig: &mut Rig<D>, before: Option<&[f32]>) -> Vec<f32> {
         before.iter().for_each(|before| rig.set("d_sinks", before));
         rig.dev.sink_backward(SinkBackward {

@@ -55,8 +55,8 @@ struct Common {
     /// Read weights that have the adapters in them, in rollout and update.
     #[arg(long, global = true, requires = "lora_rank", conflicts_with = "lora_quantize")]
     lora_merge: bool,
-    /// Store the frozen weights in 4 bits, or as the GGUF file has them that the model is.
-    #[arg(long, global = true, requires = "lora_rank", value_name = "HOW", value_parser = one_of::<Quantization>(["nf4", "gguf"]))]
+    /// Store the frozen weights in 4 bits, or as the model's file has them: all of a GGUF file, or experts in MXFP4.
+    #[arg(long, global = true, requires = "lora_rank", value_name = "HOW", value_parser = one_of::<Quantization>(["nf4", "gguf", "mxfp4"]))]
     lora_quantize: Option<Quantization>,
     /// Wait after every GPU kernel, check indices and values, and name what is wrong.
     #[arg(long, global = true)]
