@@ -7,8 +7,8 @@ use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::driver::Pinned;
 use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, columns, delta,
-    delta_rows, driver, experts, experts_adapter, head, head_divergence, head_gates, head_listed, matmul,
-    memory, muon, optimizer, pipeline, rotation, route, rows, sample, transfer,
+    delta_rows, driver, experts, experts_adapter, head, head_divergence, head_gates, head_listed, heads,
+    matmul, memory, muon, optimizer, pipeline, rotation, route, rows, sample, transfer,
 };
 use plimsoll_arch::{AttentionSpec, ModelSpec};
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
@@ -285,6 +285,7 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
     join_gates: head_gates::join,
 
     move_columns: columns::move_columns,
+    matmul_heads: heads::product,
 
     delta_inputs: delta_rows::inputs,
     delta_rule: delta::rule,

@@ -3,8 +3,8 @@
 // zeros.
 //
 // A row's dQ is one chain over its keys, and a key's gradients are chains over the rows that see it: those of its own
-// segment from the tile's first row on, then those of children, in steps of 64 rows of one segment. A whole tile of 64
-// keys is cut into pieces, which are joined in order, by its own number of steps; so a key's bits follow from its
+// segment from the tile's first row on, then those of children, in steps of 64 rows of one segment. A tile of 64 keys
+// is cut into pieces, which are joined in order, by its own number of steps; so a key's bits follow from its
 // segment and the children, whatever else is in the pass.
 
 // ---- dQ -------------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ __device__ __forceinline__ void latent_keys(const bf16* q, const bf16* keys, con
     }
     LatentQueries all = {q, dout, lse, delta, shape,
                          Queries(segments, shape, shape.heads, segment, tile, item.piece,
-                                 latent_pieces(tile, segment.rows, shape.heads)),
+                                 latent_pieces(tile, shape.heads)),
                          0, buffers, fields, 0, 0, nullptr};
     all.fetch(0);
     const float log_scale = scale * LOG2_E;
@@ -352,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(128)
     }
     const u32 s = of_row[row] - 1, key = row - segments[(u64)s * SEGMENT_FIELDS];
     const Tile tile = tiles[firsts[s] + key / UNIT];
-    const u32 pieces = latent_pieces(tile, segments[(u64)s * SEGMENT_FIELDS + 1], heads);
+    const u32 pieces = latent_pieces(tile, heads);
     const float4* part = (const float4*)(parts + (u64)(tile.first_part + key % UNIT) * 2 * LATENT_KEY);
     for (u32 i = lane; i < LATENT_KEY / 2 && pieces > 1; i += WARP) {
         float4 sum = to[i];

@@ -152,11 +152,13 @@ __device__ __forceinline__ void hopper_latent_queries(const bf16* q, const bf16*
     copy_async_commit();
     // A warp takes a row at a time, a lane two eights of it.
     float* deltas = (float*)shared.box;
+#pragma unroll 4
     for (u32 row = warp; row < UNIT; row += 2 * TEAM) {
         float sum = 0.0f;
-        for (u32 i = 0; i < 2 && row < valid; i++) {
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
             float x[8], y[8];
-            const u64 from = (at + row) * LATENT_KEY + LATENT_FIRST + i * (LATENT_VALUE / 2) + lane * 8;
+            const u64 from = (at + min(row, valid - 1)) * LATENT_KEY + LATENT_FIRST + i * (LATENT_VALUE / 2) + lane * 8;
             load8(dout + from, x);
             load8(out + from, y);
 #pragma unroll
@@ -241,78 +243,149 @@ struct StepRows {
     }
 };
 
-/// A group's part of dK (SLOPES) or dV of 64 keys. For dK group 0 has dO V^T and the first five panels of columns, group
-/// 1 the scores and the others; for dV each has half the elements of scores and half the columns.
+/// The weights of a group's half of a step: P, or the slopes P (dO V^T - delta) with `d`. `s`: scores of two parts.
 template <int OWN, bool SLOPES>
+__device__ __forceinline__ void step_weights(float (&out)[UNIT / 4], const float (&s)[UNIT / 4], const float (&d)[UNIT / 4],
+                                             const StepFields& of, u32 key, float log_scale) {
+    const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+        const u32 column = OWN * 32 + n * 8 + lane % 4 * 2;
+        const float2 sum = *(const float2*)(of.log_sum + column), delta = *(const float2*)(of.delta + column);
+        const uint2 bound = *(const uint2*)(of.bound + column);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            float p = exp2_fast(fma(s[4 * n + i], log_scale, i % 2 ? -sum.y : -sum.x));
+            if (key + i / 2 * 8 >= (i % 2 ? bound.y : bound.x)) p = 0.0f;
+            out[4 * n + i] = SLOPES ? p * (d[4 * n + i] - (i % 2 ? delta.y : delta.x)) : p;
+        }
+    }
+}
+
+/// A group's part of dK of 64 keys: group 0 has dO V^T and the first five panels of columns, group 1 the scores and the
+/// others. Each copies what its first products read.
+template <int OWN>
 __device__ __forceinline__ void hopper_group_keys(const KeysShared& shared, StepRows& coming, u32 first_key, float* to, u32 valid,
                                                   float scale) {
-    constexpr u32 FIRST = SLOPES ? (OWN ? 5 : 0) : OWN * 4, MIDDLE = SLOPES ? (OWN ? 7 : 3) : OWN * 4 + 2,
-                  LAST = SLOPES ? (OWN ? KEY_PANELS : 5) : OWN * 4 + 4;
-    // The panels of the other rows, which the sums do not read.
-    constexpr u32 REST = SLOPES ? OWN * 4 : (OWN ? 5 : 0), REST_END = SLOPES ? OWN * 4 + 4 : (OWN ? KEY_PANELS : 5);
-    const u32 lane = threadIdx.x % WARP, key = first_key + threadIdx.x % GROUP / WARP * TILE + lane / 4;
+    constexpr u32 FIRST = OWN ? 5 : 0, MIDDLE = OWN ? 7 : 3, LAST = OWN ? KEY_PANELS : 5;
+    const u32 key = first_key + threadIdx.x % GROUP / WARP * TILE + threadIdx.x % WARP / 4;
     const float log_scale = scale * LOG2_E;
     const u32 keys_at = shared_address(shared.keys), q_at = shared_address(shared.q), douts_at = shared_address(shared.douts);
-    const u32 weights_at = shared_address(shared.weights), summed_at = SLOPES ? q_at : douts_at;
-    auto copy_summed = [&](u32 panel) { SLOPES ? coming.copy_q(shared.q, panel) : coming.copy_dout(shared.douts, panel); };
-    auto copy_rest = [&](u32 panel) { SLOPES ? coming.copy_dout(shared.douts, panel) : coming.copy_q(shared.q, panel); };
+    const u32 weights_at = shared_address(shared.weights);
     coming.find();
 #pragma unroll
-    for (u32 panel = FIRST; panel < LAST; panel++) copy_summed(panel);
-#pragma unroll
-    for (u32 panel = REST; panel < REST_END; panel++) copy_rest(panel);
+    for (u32 panel = 0; panel < (OWN ? KEY_PANELS : VALUE_PANELS); panel++)
+        OWN ? coming.copy_q(shared.q, panel) : coming.copy_dout(shared.douts, panel);
     copy_async_commit();
+    copy_async_wait<0>();
+    copied();
+    __syncthreads();
     float first_sum[(MIDDLE - FIRST) * 32] = {}, last_sum[(LAST - MIDDLE) * 32] = {};
     bool more = true;
     for (u32 buffer = 0; more; buffer ^= 1) {
         coming.put(shared.fields[buffer]);
         copy_async_wait<0>();
         copied();
-        __syncthreads();
+        group_barrier<OWN>();
         more = coming.queries.next();
-        const StepFields& of = shared.fields[buffer];
         float all[UNIT / 2], own[UNIT / 4], other[UNIT / 4];
-        if constexpr (!SLOPES) panels_dot<LATENT_KEY / STEP / 2>(all, keys_at, q_at, OWN * (LATENT_KEY / STEP / 2));
-        else if constexpr (OWN) panels_dot<LATENT_KEY / STEP>(all, keys_at, q_at);
+        if constexpr (OWN) panels_dot<LATENT_KEY / STEP>(all, keys_at, q_at);
         else panels_dot<LATENT_VALUE / STEP>(all, keys_at + PANEL_BYTES, douts_at);
         if (more) coming.find();
+        if constexpr (!OWN) {
+            // dO has been read.
+            group_barrier<OWN>();
+#pragma unroll
+            for (u32 panel = 0; panel < VALUE_PANELS; panel++)
+                if (more) coming.copy_dout(shared.douts, panel);
+            copy_async_commit();
+        }
+        exchange<OWN>(all, own, other, OWN ? shared.box : shared.weights, OWN ? shared.weights : shared.box);
+        step_weights<OWN, true>(own, OWN ? own : other, OWN ? other : own, shared.fields[buffer], key, log_scale);
+        put_half<OWN>(shared.weights, own);
+        panels_sum(first_sum, weights_at, q_at + FIRST * PANEL_BYTES);
+        panels_sum(last_sum, weights_at, q_at + MIDDLE * PANEL_BYTES);
+        wait_products<0>();
+        hold(first_sum);
+        hold(last_sum);
+        if constexpr (OWN) {
+            group_barrier<OWN>();
+#pragma unroll
+            for (u32 panel = FIRST; panel < LAST; panel++)
+                if (more) coming.copy_q(shared.q, panel);
+            // The other group has read its panels.
+            asm volatile("bar.sync 3, 256;" ::: "memory");
+#pragma unroll
+            for (u32 panel = 0; panel < FIRST; panel++)
+                if (more) coming.copy_q(shared.q, panel);
+            copy_async_commit();
+        } else asm volatile("bar.arrive 3, 256;" ::: "memory");
+    }
+    put_sums(to + FIRST * 64, 2 * LATENT_KEY, first_sum, valid, scale);
+    put_sums(to + MIDDLE * 64, 2 * LATENT_KEY, last_sum, valid, scale);
+}
+
+/// A group's part of dV of 64 keys: some of the elements of the scores, and half the columns. It copies what it reads.
+template <int OWN>
+__device__ __forceinline__ void hopper_group_values(const KeysShared& shared, StepRows& coming, u32 first_key, float* to, u32 valid,
+                                                    float scale) {
+    constexpr u32 FIRST = OWN ? 5 : 0, LAST = OWN ? KEY_PANELS : 5, SUMMED = OWN * 4;
+    const u32 key = first_key + threadIdx.x % GROUP / WARP * TILE + threadIdx.x % WARP / 4;
+    const float log_scale = scale * LOG2_E;
+    const u32 keys_at = shared_address(shared.keys), q_at = shared_address(shared.q), douts_at = shared_address(shared.douts);
+    const u32 weights_at = shared_address(shared.weights);
+    auto copy_q = [&]() {
+#pragma unroll
+        for (u32 panel = FIRST; panel < LAST; panel++) coming.copy_q(shared.q, panel);
+    };
+    auto copy_douts = [&]() {
+#pragma unroll
+        for (u32 panel = SUMMED; panel < SUMMED + 4; panel++) coming.copy_dout(shared.douts, panel);
+    };
+    coming.find();
+    copy_q();
+    copy_douts();
+    copy_async_commit();
+    copy_async_wait<0>();
+    copied();
+    __syncthreads();
+    float first_sum[UNIT] = {}, last_sum[UNIT] = {};
+    bool more = true, is_first = true;
+    for (u32 buffer = 0; more; buffer ^= 1) {
+        coming.put(shared.fields[buffer]);
+        copy_async_wait<1>();
+        copied();
+        group_barrier<OWN>();
+        more = coming.queries.next();
+        float all[UNIT / 2], own[UNIT / 4], other[UNIT / 4];
+        panels_dot<(LAST - FIRST) * 4>(all, keys_at, q_at, FIRST * 4);
+        group_barrier<OWN>();
+        if (more) {
+            coming.find();
+            copy_q();
+        }
+        copy_async_commit();
+        // Group 0 has read the weights before, where group 1 writes now.
+        if (OWN && !is_first) asm volatile("bar.sync 3, 256;" ::: "memory");
+        is_first = false;
         exchange<OWN>(all, own, other, OWN ? shared.box : shared.weights, OWN ? shared.weights : shared.box);
 #pragma unroll
-        for (u32 n = 0; n < 4; n++) {
-            const u32 column = OWN * 32 + n * 8 + lane % 4 * 2;
-            const float2 sum = *(const float2*)(of.log_sum + column), delta = *(const float2*)(of.delta + column);
-            const uint2 bound = *(const uint2*)(of.bound + column);
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                float &x = own[4 * n + i], &y = other[4 * n + i];
-                const float s = SLOPES ? (OWN ? x : y) : OWN ? y + x : x + y;
-                float p = exp2_fast(fma(s, log_scale, i % 2 ? -sum.y : -sum.x));
-                if (key + i / 2 * 8 >= (i % 2 ? bound.y : bound.x)) p = 0.0f;
-                x = SLOPES ? p * ((OWN ? y : x) - (i % 2 ? delta.y : delta.x)) : p;
-            }
-        }
+        for (u32 i = 0; i < UNIT / 4; i++) own[i] = OWN ? other[i] + own[i] : own[i] + other[i];
+        step_weights<OWN, false>(own, own, own, shared.fields[buffer], key, log_scale);
+        copy_async_wait<1>();
         put_half<OWN>(shared.weights, own);
-        panels_sum(first_sum, weights_at, summed_at + FIRST * PANEL_BYTES);
-        panels_sum(last_sum, weights_at, summed_at + MIDDLE * PANEL_BYTES);
-#pragma unroll
-        for (u32 panel = REST; panel < REST_END; panel++)
-            if (more) copy_rest(panel);
-        wait_products<1>();
-        hold(first_sum);
-        group_barrier<OWN>();
-#pragma unroll
-        for (u32 panel = FIRST; panel < MIDDLE; panel++)
-            if (more) copy_summed(panel);
+        panels_sum(first_sum, weights_at, douts_at + SUMMED * PANEL_BYTES);
+        panels_sum(last_sum, weights_at, douts_at + (SUMMED + 2) * PANEL_BYTES);
         wait_products<0>();
+        hold(first_sum);
         hold(last_sum);
+        if (!OWN && more) asm volatile("bar.arrive 3, 256;" ::: "memory");
         group_barrier<OWN>();
-#pragma unroll
-        for (u32 panel = MIDDLE; panel < LAST; panel++)
-            if (more) copy_summed(panel);
+        if (more) copy_douts();
         copy_async_commit();
     }
-    put_sums(to + FIRST * 64, 2 * LATENT_KEY, first_sum, valid, SLOPES ? scale : 1.0f);
-    put_sums(to + MIDDLE * 64, 2 * LATENT_KEY, last_sum, valid, SLOPES ? scale : 1.0f);
+    put_sums(to + SUMMED * 64, 2 * LATENT_KEY, first_sum, valid, 1.0f);
+    put_sums(to + (SUMMED + 2) * 64, 2 * LATENT_KEY, last_sum, valid, 1.0f);
 }
 
 /// A block takes dK of an item's 64 keys, the one after it dV.
@@ -339,22 +412,22 @@ __device__ __forceinline__ void hopper_latent_keys(const bf16* q, const bf16* ke
     for (u32 i = 0; i < KEY_PANELS; i++)
         if (i % 2 == warp / TEAM) rows.copy(shared.keys, i, 0);
     StepRows coming = {q, dout, lse, delta,
-                       Queries(segments, shape, shape.heads, segment, tile, item.piece, latent_pieces(tile, segment.rows, shape.heads)),
+                       Queries(segments, shape, shape.heads, segment, tile, item.piece, latent_pieces(tile, shape.heads)),
                        shape.heads, {}, 0.0f, 0.0f, 0};
     // The first piece's results go where the sums will be.
     const u32 part_row = tile.first_part + (item.piece - 1) * UNIT;
     float* to = item.piece == 0 ? dkv + (u64)(segment.first_row + first_key) * 2 * LATENT_KEY : parts + (u64)part_row * 2 * LATENT_KEY;
     if (blockIdx.x % 2 == 0) {
-        if (warp < TEAM) hopper_group_keys<0, true>(shared, coming, first_key, to, valid, scale);
-        else hopper_group_keys<1, true>(shared, coming, first_key, to, valid, scale);
+        if (warp < TEAM) hopper_group_keys<0>(shared, coming, first_key, to, valid, scale);
+        else hopper_group_keys<1>(shared, coming, first_key, to, valid, scale);
         return;
     }
     to += LATENT_KEY;
     for (u32 i = threadIdx.x; i < valid * (LATENT_FIRST / 4); i += 2 * GROUP)
         *(float4*)(to + (u64)(i / (LATENT_FIRST / 4)) * 2 * LATENT_KEY + i % (LATENT_FIRST / 4) * 4) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     to += LATENT_FIRST;
-    if (warp < TEAM) hopper_group_keys<0, false>(shared, coming, first_key, to, valid, scale);
-    else hopper_group_keys<1, false>(shared, coming, first_key, to, valid, scale);
+    if (warp < TEAM) hopper_group_values<0>(shared, coming, first_key, to, valid, scale);
+    else hopper_group_values<1>(shared, coming, first_key, to, valid, scale);
 }
 #endif
 

@@ -4,9 +4,8 @@
 #define PIECE_STEPS 128
 #define PIECE_HEADS 16
 
-/// Pieces of a tile of a segment of `rows` rows.
-__device__ __forceinline__ u32 latent_pieces(const Tile& tile, u32 rows, u32 heads) {
-    if (tile.key + UNIT > rows) return 1;
+/// Pieces of a tile.
+__device__ __forceinline__ u32 latent_pieces(const Tile& tile, u32 heads) {
     return min((tile.steps + PIECE_STEPS - 1) / PIECE_STEPS, 1 + max(heads / PIECE_HEADS, 1u));
 }
 
@@ -18,9 +17,7 @@ __device__ __forceinline__ void make_latent_plan(const u32* segments, const Plan
     if (threadIdx.x < LENGTHS) places[threadIdx.x] = 0;
     if (threadIdx.x == 0) longest = 1;
     const u32 num_tiles = plan_tiles(segments, plan, shape, shared);
-    auto pieces_of_tile = [&](const Tile& tile) {
-        return latent_pieces(tile, segments[(u64)tile.segment * SEGMENT_FIELDS + 1], shape.heads);
-    };
+    auto pieces_of_tile = [&](const Tile& tile) { return latent_pieces(tile, shape.heads); };
     u32 parts = 0, all;
     for (u32 base = 0; base < num_tiles; base += blockDim.x) {
         const u32 t = base + threadIdx.x;

@@ -12,10 +12,9 @@ struct Apart {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// A block has 128 rows and COLS columns of a head: out = x W^T with W [J, L], or BACKWARD x W with W [L, J].
-template <u32 COLS, bool BACKWARD>
+template <u32 COLS, u32 STAGES, bool BACKWARD>
 __device__ __forceinline__ void heads_product(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __restrict__ out,
                                               const Apart& apart, u32 rows, u32 J, u32 L) {
-    constexpr u32 STAGES = 3;
     extern __shared__ __align__(128) u8 dynamic_shared[];
     const u32 first = blockIdx.x * COLS, first_row = blockIdx.y * ROWS, head = blockIdx.z;
     const u32 here = min(rows - first_row, (u32)ROWS);
@@ -36,32 +35,19 @@ __device__ __forceinline__ void heads_product(const bf16* __restrict__ x, const 
             left.fill(stage, depth);
         });
     }
-    bf16* to = out + head * apart.out_head + first_row * apart.out_row + first;
-#pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-        const u32 row = sums.row() + half * 8;
-#pragma unroll
-        for (u32 c = 0; c < COLS / 8; c += 4) {
-            u32 words[4];
-#pragma unroll
-            for (u32 t = 0; t < 4; t++) words[t] = pack_bf16(sums.of[(c + t) * 4 + half * 2], sums.of[(c + t) * 4 + half * 2 + 1]);
-            transpose4(words);
-            const u32 col = (c + threadIdx.x % 4) * 8;
-            if (row < here && first + col < J) *(uint4*)(to + row * apart.out_row + col) = make_uint4(words[0], words[1], words[2], words[3]);
-        }
-    }
+    put_group(sums, out + head * apart.out_head + first_row * apart.out_row + first, apart.out_row, here, J - first);
 }
 #endif
 
-#define HEADS(NAME, COLS, BACKWARD)                                                                                                \
+#define HEADS(NAME, COLS, STAGES, BACKWARD)                                                                                        \
     extern "C" __global__ void __launch_bounds__(256, 2) NAME##_##COLS(const bf16* x, const bf16* w, bf16* out, u64 x_row,         \
                                                                        u64 x_head, u64 w_head, u64 out_row, u64 out_head,          \
                                                                        u32 rows, u32 width, u32 length) {                          \
         begin();                                                                                                                   \
-        ON_HOPPER((heads_product<COLS, BACKWARD>(x, w, out, Apart{x_row, x_head, w_head, out_row, out_head}, rows, width,          \
-                                                 length));)                                                                        \
+        ON_HOPPER((heads_product<COLS, STAGES, BACKWARD>(x, w, out, Apart{x_row, x_head, w_head, out_row, out_head}, rows, width,  \
+                                                         length));)                                                                \
     }
-HEADS(heads, 64, false)
-HEADS(heads, 128, false)
-HEADS(heads_turned, 64, true)
-HEADS(heads_turned, 128, true)
+HEADS(heads, 64, 4, false)
+HEADS(heads, 128, 3, false)
+HEADS(heads_turned, 64, 4, true)
+HEADS(heads_turned, 128, 3, true)

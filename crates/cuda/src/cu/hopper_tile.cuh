@@ -15,13 +15,14 @@ template <u32 COLS> struct GroupSums {
     static __device__ __forceinline__ u32 first() { return threadIdx.x / 128 * 64; }
     static __device__ __forceinline__ u32 row() { return first() + threadIdx.x % 128 / WARP * 16 + threadIdx.x % WARP / 4; }
 
-    template <bool A_BY_LINE, bool B_BY_LINE> __device__ __forceinline__ void add(u32 stage) {
+    /// Adds a step of 64 depths; from zero if not `more`.
+    template <bool A_BY_LINE, bool B_BY_LINE> __device__ __forceinline__ void add(u32 stage, u32 more = 1) {
         const u32 left = stage + (A_BY_LINE ? first() * 128 : first() / 64 * PANEL_BYTES), right = stage + ROWS * 128;
 #pragma unroll
         for (u32 step = 0; step < DEPTH / 16; step++) {
             const u64 a = operand(left + step * (A_BY_LINE ? 32 : 2048));
             const u64 b = B_BY_LINE ? operand(right + step * 32) : operand(right + step * 2048, PANEL_BYTES);
-            multiply<!B_BY_LINE, !A_BY_LINE>(of, a, b, 1);
+            multiply<!B_BY_LINE, !A_BY_LINE>(of, a, b, more + step > 0);
         }
     }
     /// Gives `put` each two neighbours of the first `rows` rows: their row, their first column and the sums.
@@ -84,4 +85,33 @@ __device__ __forceinline__ void run_products(u8* shared, u32 length, u32 rows, G
 
 /// Aligns buffers to the order of pieces.
 __device__ __forceinline__ u8* aligned_shared(u8* shared) { return shared + (1024 - shared_address(shared) % 1024) % 1024; }
+
+/// Starts copying 16 bytes to an address in shared memory.
+__device__ __forceinline__ void copy_async_16_to(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/// Writes a group's sums of `rows` rows and `cols` columns, multiples of eight, to rows `pitch` elements apart: 16 bytes
+/// of bf16 at a time.
+template <u32 COLS> __device__ __forceinline__ void put_group(const GroupSums<COLS>& sums, bf16* to, u64 pitch, u32 rows, u32 cols) {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        const u32 row = sums.row() + half * 8;
+#pragma unroll
+        for (u32 c = 0; c < COLS / 8; c += 4) {
+            u32 words[4];
+#pragma unroll
+            for (u32 t = 0; t < 4; t++) words[t] = pack_bf16(sums.of[(c + t) * 4 + half * 2], sums.of[(c + t) * 4 + half * 2 + 1]);
+            transpose4(words);
+            const u32 col = (c + threadIdx.x % 4) * 8;
+            if (row < rows && col < cols) *(uint4*)(to + row * pitch + col) = make_uint4(words[0], words[1], words[2], words[3]);
+        }
+    }
+}
+template <u32 COLS> __device__ __forceinline__ void put_group(const GroupSums<COLS>& sums, float* to, u64 pitch, u32 rows, u32 cols) {
+    sums.each(rows, [&](u32 row, u32 col, float a, float b) {
+        if (col < cols) *(float2*)(to + row * pitch + col) = make_float2(a, b);
+    });
+}
 #endif

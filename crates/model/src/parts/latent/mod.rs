@@ -13,7 +13,8 @@ use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, MixerGradients, Product};
 use plimsoll_arch::Site;
 use plimsoll_device::{
-    AttentionBackward, ColumnOrder, Columns, Heads, Matrix, MoveColumns, Norm, NormGrads, RopeBackward,
+    AttentionBackward, ColumnOrder, Columns, HeadProducts, HeadRows, Heads, Matrix, MoveColumns, Norm,
+    NormGrads, RopeBackward,
 };
 use plimsoll_memory::Buf;
 use regions::{GradientBufs, LatentBufs};
@@ -41,13 +42,9 @@ pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &LatentBufs<'_>) {
     if let Some(query) = bufs.query {
         layer.product(Site::QueryUp, query.normed, query.queries);
     }
-    let (queries, up) = (bufs.queries(first), up(layer));
-    bufs.heads(layer, queries, Columns::by_head(bufs.keys, bufs.rows, bufs.key_dim), bufs.key_dim);
-    for head in 0..bufs.heads {
-        dev.matmul_dx(bufs.key_of(head), bufs.part(up, head, Part::Keys), bufs.wide_of(head), false);
-    }
+    let queries = bufs.queries(first);
     let to = bufs.latents(bufs.adjacent, bufs.heads + 2);
-    bufs.heads(layer, bufs.by_head(bufs.wide), to, bufs.latent);
+    bufs.product(layer, (Part::Keys, true), [queries, to]);
     let rotated = Columns { first: queries.first + bufs.key_dim, ..queries };
     let to = Columns { first: 0, ..to };
     move_heads(
@@ -57,12 +54,8 @@ pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &LatentBufs<'_>) {
     );
     key_and_value(layer, bufs);
     attend(layer, &bufs.attention, bufs.adjacent, bufs.out);
-    bufs.heads(layer, bufs.latents(bufs.out, bufs.heads), bufs.by_head(bufs.wide), bufs.latent);
-    for head in 0..bufs.heads {
-        let w = bufs.part(up, head, Part::Values);
-        dev.matmul(bufs.wide_of(head), w, None, bufs.value_of(head), false);
-    }
-    bufs.heads(layer, bufs.values_by_head(), bufs.values_in_rows(layer.bufs.attn), bufs.value_dim);
+    let values = bufs.values_in_rows(layer.bufs.attn);
+    bufs.product(layer, (Part::Values, false), [bufs.latents(bufs.out, bufs.heads), values]);
 }
 
 /// Computes the gradients of all products, and of the norms of latents.
@@ -126,21 +119,18 @@ fn values_backward(
     d_mixed: Buf<'_>,
 ) {
     let (layer, dev) = (step.layer, step.layer.dev);
-    bufs.heads(layer, bufs.values_in_rows(d_mixed), bufs.values_by_head(), bufs.value_dim);
-    bufs.heads(layer, bufs.latents(bufs.out, bufs.heads), bufs.by_head(bufs.wide), bufs.latent);
+    let values = bufs.values_in_rows(d_mixed);
     if let Some(grads) = step.weights() {
+        bufs.heads(layer, values, bufs.values_by_head(), bufs.value_dim);
+        bufs.heads(layer, bufs.latents(bufs.out, bufs.heads), bufs.by_head(bufs.wide), bufs.latent);
         for head in 0..bufs.heads {
             let grad = bufs.part(grads.at(Site::LatentUp), head, Part::Values);
             dev.matmul_dw(bufs.value_of(head), bufs.wide_of(head), grad, step.add, step.back.pack);
         }
     }
-    let up = up(layer);
-    for head in 0..bufs.heads {
-        dev.matmul_dx(bufs.value_of(head), bufs.part(up, head, Part::Values), bufs.wide_of(head), false);
-    }
     // The first columns of what attention gives are not used.
     dev.zero(d.out);
-    bufs.heads(layer, bufs.by_head(bufs.wide), bufs.latents(d.out, bufs.heads), bufs.latent);
+    bufs.product(layer, (Part::Values, true), [values, bufs.latents(d.out, bufs.heads)]);
 }
 
 /// Computes the gradients of the heads' key rows and of queries, from that of rotated queries, into `d_first`.
@@ -151,25 +141,22 @@ fn queries_backward(
     d_first: Buf<'_>,
 ) {
     let (layer, dev, p) = (step.layer, step.layer.dev, bufs.key_dim);
-    let by_head = Columns::by_head(bufs.keys, bufs.rows, p);
-    bufs.heads(layer, bufs.latents(bufs.adjacent, bufs.heads + 2), bufs.by_head(bufs.wide), bufs.latent);
+    let rotated = bufs.latents(bufs.adjacent, bufs.heads + 2);
     if let Some(grads) = step.weights() {
+        bufs.heads(layer, rotated, bufs.by_head(bufs.wide), bufs.latent);
+        let by_head = Columns::by_head(bufs.keys, bufs.rows, p);
         bufs.heads(layer, bufs.queries(layer.bufs.qkv), by_head, p);
         for head in 0..bufs.heads {
             let grad = bufs.part(grads.at(Site::LatentUp), head, Part::Keys);
             dev.matmul_dw(bufs.key_of(head), bufs.wide_of(head), grad, step.add, step.back.pack);
         }
     }
-    let up = up(layer);
-    for head in 0..bufs.heads {
-        dev.matmul(bufs.wide_of(head), bufs.part(up, head, Part::Keys), None, bufs.key_of(head), false);
-    }
     let to = match bufs.query.zip(d.query) {
         Some((_, d)) => Columns { buf: d.queries, ..bufs.queries(layer.bufs.qkv) },
         None => Columns { buf: d_first, ..bufs.queries(layer.bufs.qkv) },
     };
-    bufs.heads(layer, by_head, to, p);
-    let from = Columns { first: 0, ..bufs.latents(bufs.adjacent, bufs.heads + 2) };
+    bufs.product(layer, (Part::Keys, false), [rotated, to]);
+    let from = Columns { first: 0, ..rotated };
     let to = Columns { first: to.first + p, ..to };
     move_heads(layer, bufs, Blocks { from, to, columns: bufs.rotated, order: ColumnOrder::ToPairs });
     let Some((query, d_query)) = bufs.query.zip(d.query) else { return };
@@ -240,6 +227,23 @@ impl LatentBufs<'_> {
             Part::Keys => of.rows(first, self.key_dim),
             Part::Values => of.rows(first + self.key_dim, self.value_dim),
         }
+    }
+
+    /// Multiplies the columns of each head with its rows of the upward product, or with their transpose: to latents.
+    fn product(
+        &self,
+        layer: &LayerPass<'_, '_, '_>,
+        (part, is_turned): (Part, bool),
+        [x, y]: [Columns<'_>; 2],
+    ) {
+        let (step, w) = (self.key_dim + self.value_dim, up(layer));
+        let (first, n, narrow) = match part {
+            Part::Keys => (0, self.key_dim, self.keys),
+            Part::Values => (self.key_dim, self.value_dim, self.values),
+        };
+        let (rows, heads, part) = (self.rows, self.heads, HeadRows { first, step, rows: n });
+        let (x_room, y_room) = if is_turned { (narrow, self.wide) } else { (self.wide, narrow) };
+        layer.dev.matmul_heads(HeadProducts { x, w, part, y, rows, heads, is_turned, x_room, y_room });
     }
 
     /// Moves a block of each head.
