@@ -30,21 +30,17 @@ pub fn products_of_heads_are_close_and_rows_are_their_own<D: Machine>(open: Open
                 rig.set("x", &x);
                 rig.set_matrix("w", rows, k, e, &w);
                 rig.set("y", &vec![7.0; m * y_row]);
+                let of = |name: &str, at: usize, row: usize, width: usize| Columns {
+                    buf: rig.buf(name),
+                    first: at * row + GAP,
+                    row,
+                    head: width + GAP,
+                };
                 let args = |first_row: usize, m: usize| HeadProducts {
-                    x: Columns {
-                        buf: rig.buf("x"),
-                        first: first_row * x_row + GAP,
-                        row: x_row,
-                        head: of_x + GAP,
-                    },
+                    x: of("x", first_row, x_row, of_x),
                     w: rig.matrix("w", rows, k, e),
                     part: HeadRows { first: n, step: 2 * n, rows: n },
-                    y: Columns {
-                        buf: rig.buf("y"),
-                        first: first_row * y_row + GAP,
-                        row: y_row,
-                        head: of_y + GAP,
-                    },
+                    y: of("y", first_row, y_row, of_y),
                     rows: m,
                     heads,
                     is_turned,
@@ -53,25 +49,25 @@ pub fn products_of_heads_are_close_and_rows_are_their_own<D: Machine>(open: Open
                 };
                 rig.dev.matmul_heads(args(0, m));
                 let y = rig.get("y");
+                let [x, w] = [f64s(&x), f64s(&w)];
                 let (mut got, mut want, mut scale) = (vec![], vec![], vec![]);
-                let (x, w) = (f64s(&x), f64s(&w));
                 for (i, &value) in y.iter().enumerate() {
-                    let (row, at) = (i / y_row, i % y_row);
-                    let (head, j) =
-                        (at.wrapping_sub(GAP) / (of_y + GAP), at.wrapping_sub(GAP) % (of_y + GAP));
-                    if at < GAP || j >= of_y {
-                        assert_eq!(value, 7.0, "{what}: element {at} of row {row} is no head's");
+                    let (row, Some(at)) = (i / y_row, (i % y_row).checked_sub(GAP)) else {
+                        assert_eq!(value, 7.0, "{what}: before the first head");
+                        continue;
+                    };
+                    let (head, j) = (at / (of_y + GAP), at % (of_y + GAP));
+                    if j >= of_y {
+                        assert_eq!(value, 7.0, "{what}: after head {head} of row {row}");
                         continue;
                     }
-                    let first = n + head * 2 * n;
-                    let terms = (0..of_x).map(|l| {
-                        let of_w = if is_turned { (first + l) * k + j } else { (first + j) * k + l };
-                        x[row * x_row + GAP + head * (of_x + GAP) + l] * w[of_w]
-                    });
-                    let (sum, size) = terms.fold((0.0, 1e-30), |(a, b), t| (a + t, b + t.abs()));
+                    let x = &x[row * x_row + GAP + head * (of_x + GAP)..][..of_x];
+                    let w =
+                        |l: usize| w[if is_turned { l * k + j } else { j * k + l } + (2 * head + 1) * n * k];
+                    let terms = x.iter().enumerate().map(|(l, x)| x * w(l));
                     got.push(value);
-                    want.push(sum);
-                    scale.push(size);
+                    want.push(terms.clone().sum::<f64>());
+                    scale.push(terms.map(f64::abs).sum::<f64>() + 1e-30);
                 }
                 check_close(&got, &want, &scale, if e == Bf16 { 4e-3 } else { 1e-6 }, &what);
                 // A row alone.

@@ -36,7 +36,7 @@ enum Part {
 
 /// Computes the input of the output projection.
 pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &LatentBufs<'_>) {
-    let (dev, first) = (layer.dev, layer.bufs.qkv);
+    let first = layer.bufs.qkv;
     layer.product(Site::Qkv, layer.bufs.norm_attn, first);
     normalise(layer, bufs);
     if let Some(query) = bufs.query {
