@@ -6,13 +6,15 @@ use super::{Arg, CudaDevice, Launch, columns, count, matmul};
 use plimsoll_base::DType;
 use plimsoll_device::{Columns, HeadProducts, MatrixLayout};
 
-/// Rows and columns of a block's tile, columns where rows are few, threads and buffers.
+/// Rows and columns of a block's tile, columns where rows are few, threads; buffers of long contractions, and others.
 const ROWS: usize = 128;
 const COLS: usize = 128;
 const FEW_COLS: usize = 64;
 const THREADS: u32 = 256;
 const STAGES: usize = 3;
-const FEW_STAGES: usize = 4;
+const SHORT_STAGES: usize = 4;
+/// Elements of a step.
+const STEP: usize = 64;
 /// Bytes of a row of a step, and the alignment of buffers.
 const STEP_BYTES: usize = 128;
 const ALIGNMENT: usize = 1024;
@@ -42,7 +44,8 @@ pub(crate) fn product(dev: &CudaDevice, args: HeadProducts<'_>) {
         assert!(last <= of.buf.len(), "blocks of {width} up to {last} of {}", of.buf.len());
     }
     assert!(part.first + (heads - 1) * part.step + part.rows <= w.n, "{heads} heads' rows of {}", w.n);
-    let (cols, stages) = if rows > ROWS / 2 { (COLS, STAGES) } else { (FEW_COLS, FEW_STAGES) };
+    let cols = if rows > ROWS / 2 { COLS } else { FEW_COLS };
+    let stages = if is_turned || cols == FEW_COLS { SHORT_STAGES } else { STAGES };
     let kernel = match (is_turned, cols) {
         (false, COLS) => "heads_128",
         (false, _) => "heads_64",
@@ -54,7 +57,9 @@ pub(crate) fn product(dev: &CudaDevice, args: HeadProducts<'_>) {
     let apart = [x.row, x.head, part.step * w.k, y.row, y.head].map(|n| Arg::U64(n as u64));
     let args = [&[at(x), weights, at(y)][..], &apart, &[rows, width, length].map(count)].concat();
     let grid = [width.div_ceil(cols), rows.div_ceil(ROWS), heads].map(|n| n as u32);
-    let shared = (stages * (ROWS + cols) * STEP_BYTES + ALIGNMENT) as u32;
+    // A step has its buffer, where they are few.
+    let buffers = stages.min(length.div_ceil(STEP));
+    let shared = (buffers * (ROWS + cols) * STEP_BYTES + ALIGNMENT) as u32;
     dev.launch("heads", kernel, Launch { grid, block: THREADS, shared }, &args);
 }
 

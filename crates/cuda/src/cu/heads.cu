@@ -50,4 +50,4 @@ __device__ __forceinline__ void heads_product(const bf16* __restrict__ x, const 
 HEADS(heads, 64, 4, false)
 HEADS(heads, 128, 3, false)
 HEADS(heads_turned, 64, 4, true)
-HEADS(heads_turned, 128, 3, true)
+HEADS(heads_turned, 128, 4, true)
