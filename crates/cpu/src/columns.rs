@@ -1,9 +1,9 @@
-//! Moving blocks of columns between rows and matrices of heads.
+//! Moving blocks of columns between rows and matrices of heads, and products of heads.
 
 use super::elementwise::split;
 use super::lanes::by_dtype;
-use super::{CpuDevice, Real};
-use plimsoll_device::{ColumnOrder, Columns, MoveColumns};
+use super::{CpuDevice, Real, matmul};
+use plimsoll_device::{ColumnOrder, Columns, HeadProducts, MoveColumns};
 
 pub(super) fn move_columns(dev: &CpuDevice, args: MoveColumns<'_>) {
     args.check();
@@ -25,6 +25,20 @@ pub(super) fn move_columns(dev: &CpuDevice, args: MoveColumns<'_>) {
             });
         });
     });
+}
+
+/// Panels of weights take whole matrices: columns are moved there and back.
+pub(super) fn matmul_heads(dev: &CpuDevice, args: HeadProducts<'_>) {
+    args.one_by_one(
+        |args| move_columns(dev, args),
+        |_, x, w, y| {
+            if args.is_turned {
+                matmul::backward_x(dev, x, w, y, false);
+            } else {
+                matmul::forward(dev, x, w, None, y, false);
+            }
+        },
+    );
 }
 
 fn move_block<S: Real, D: Real>(from: &[S], to: &mut [D], order: ColumnOrder, add: bool) {

@@ -259,6 +259,7 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     join_gates: head_gates::join_gates,
 
     move_columns: columns::move_columns,
+    matmul_heads: columns::matmul_heads,
 
     delta_inputs: delta::inputs::forward,
     delta_rule: delta::rule::forward,

@@ -3,7 +3,7 @@
 //! The scratch holds each row's delta, the plan of which tile of keys meets which queries in which pieces, and the
 //! results of all pieces but a tile's first. Pieces are as long as their results fit: [12288, 2 k d] at most, or
 //! [M, 2 k d] where M is larger, or [8 M, 2 k d] where it is smaller. Attention over latents has pieces of its own rule
-//! (attention_backward_latent.cu), whose results are [M a / 16, 2 d] at most.
+//! (attention_latent_plan.cuh), whose results are [M a / 8, 2 d] at most.
 
 use super::attention_shape::{Gradients, Shape, THREADS, UNIT, panel_bytes, scale};
 use super::rows::typed;
@@ -37,9 +37,9 @@ struct Scratch {
 }
 
 /// Returns the maximum rows of pieces' results; it decides how long the plan's pieces are.
-fn part_rows(rows: usize, [a, k, d]: [usize; 3]) -> usize {
+fn part_rows(rows: usize, segments: usize, [a, k, d]: [usize; 3]) -> usize {
     if attention_latent::is_planned(k, d) {
-        return attention_latent::part_rows(rows, a);
+        return attention_latent::part_rows(rows, segments, a);
     }
     rows.max(PART_ROWS.min(PARTS_OF_ROW * rows)).next_multiple_of(UNIT)
 }
@@ -56,7 +56,7 @@ fn items_max(rows: usize, segments: usize, part_rows: usize) -> usize {
 
 impl Scratch {
     fn new(rows: usize, segments: usize, a: usize, k: usize, d: usize) -> Scratch {
-        let (mut end, part_rows) = (0, part_rows(rows, [a, k, d]));
+        let (mut end, part_rows) = (0, part_rows(rows, segments, [a, k, d]));
         let mut region = |words: usize| {
             let begin = end;
             end += (words as u64 * 4).next_multiple_of(ALIGN);
@@ -137,7 +137,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: AttentionBackward<'_>) {
     let region = |offset: u64| Arg::Ptr(scratch + offset);
     let [delta, counts, of_row, firsts, tiles, items, parts] =
         [at.delta, at.counts, at.of_row, at.firsts, at.tiles, at.items, at.parts].map(region);
-    let part_rows = part_rows(rows, [a, k, d]);
+    let part_rows = part_rows(rows, segments, [a, k, d]);
     let sizes = [part_rows, ITEMS_AT_ONCE[usize::from(d > 64) + usize::from(shape.is_wide())]]
         .map(|n| Arg::U32(n as u32));
     let plan = [&[counts, of_row, firsts, tiles, items][..], &sizes].concat();

@@ -1,5 +1,5 @@
-//! Launchers of `attention_latent.cu` and `attention_backward_latent.cu`: attention over latents, whose keys are values
-//! too, in bf16, with keys of 576 elements and values of 512.
+//! Launchers of `attention_latent.cu`, `attention_backward_latent.cu` and their twins for Hopper: attention over latents,
+//! whose keys are values too, in bf16, with keys of 576 elements and values of 512.
 //!
 //! How many rows a block has, and whether keys come through one buffer or two, follows from a card's shared memory and
 //! changes no bit. Other widths, f32, and cards whose shared memory is too small take the plain kernels.
@@ -21,10 +21,17 @@ const ROWS_MAX: usize = 64;
 /// Keys of a block of the keys' gradients, and rows that it takes together.
 const KEYS: usize = 32;
 const QUERIES: usize = 32;
-/// Heads for each of which a tile of keys may have one more piece after its first.
+/// Steps of a piece of a tile of keys, on average, and heads for each of which there may be one more after the first.
+const PIECE_STEPS: usize = 128;
 const PIECE_HEADS: usize = 16;
 /// Threads of a block of the keys' gradients.
 const KEYS_THREADS: u32 = 256;
+/// Threads of a block of Hopper's kernels, and the alignment of panels.
+const HOPPER_THREADS: u32 = 256;
+const PANEL_ALIGN: usize = 1024;
+/// Panels of a key, and those of a value.
+const KEY_PANELS: usize = KEY / UNIT;
+const VALUE_PANELS: usize = VALUE / UNIT;
 
 /// Rows of a block and buffers of keys.
 #[derive(Clone, Copy)]
@@ -38,9 +45,13 @@ pub(super) fn is_planned(kv_heads: usize, head_dim: usize) -> bool {
     kv_heads == 1 && head_dim == KEY
 }
 
-/// Returns the maximum rows of results of pieces after a tile's first, of which only whole tiles have some.
-pub(super) fn part_rows(rows: usize, heads: usize) -> usize {
-    (rows / UNIT).max(1) * UNIT * (heads / PIECE_HEADS).max(1)
+/// Returns the maximum rows of results of pieces after a tile's first: of whole tiles, and of segments' last ones that
+/// many rows see. A row is in one such tile of its own segment and sees one of its parent's; a tile of more than one
+/// piece has more than `PIECE_STEPS` steps of `UNIT` rows and heads, of which a row is in `heads / UNIT` at most, rounded
+/// up.
+pub(super) fn part_rows(rows: usize, segments: usize, heads: usize) -> usize {
+    let last = segments.min(2 * rows * heads.div_ceil(UNIT) / (PIECE_STEPS + 1));
+    (rows / UNIT + last).max(1) * UNIT * (heads / PIECE_HEADS).max(1)
 }
 
 /// Returns the blocks of a row's heads in a decode pass.
@@ -105,6 +116,16 @@ fn key_buffers(dev: &CudaDevice) -> Option<usize> {
     [2, 1].into_iter().find(|&buffers| keys_bytes(buffers) <= shared_max(dev))
 }
 
+/// Returns the shared memory of a block of Hopper's kernels: `panels` of 64 rows and 64 columns, and what is besides.
+fn hopper(panels: usize, rest: usize) -> Launch {
+    let shared = panels * UNIT * UNIT * 2 + rest + PANEL_ALIGN;
+    Launch { grid: [1; 3], block: HOPPER_THREADS, shared: shared as u32 }
+}
+
+fn is_hopper(dev: &CudaDevice) -> bool {
+    dev.info().capability == (9, 0)
+}
+
 fn count(n: usize) -> Arg {
     Arg::U32(n as u32)
 }
@@ -130,6 +151,13 @@ pub(super) fn forward(dev: &CudaDevice, shape: &Shape, inputs: [Arg; 6]) {
     let log_scale = Arg::F32(scale(KEY) * std::f32::consts::LOG2_E);
     if shape.rows == shape.segments {
         return decode(dev, shape, inputs, log_scale);
+    }
+    if is_hopper(dev) {
+        // Queries, two units of keys, weights; the largest score of two groups and four sums of each row.
+        let how = hopper(3 * KEY_PANELS + 1, UNIT * 6 * 4);
+        let how = Launch { grid: [Block { rows: UNIT, buffers: 2 }.tiles(shape) as u32, 1, 1], ..how };
+        let args = [&inputs[..], &shape.args(), &[log_scale]].concat();
+        return dev.launch("attention_latent_hopper", "attention_latent_hopper_tiles", how, &args);
     }
     let block = block_of(dev, ROWS_MAX, forward_bytes).expect("a card that takes latents");
     let kernel =
@@ -169,6 +197,40 @@ pub(super) fn backward(dev: &CudaDevice, shape: &Shape, of: &Gradients) {
     let last = Arg::F32(scale(KEY));
     let [q, keys, _, segments, tables] = of.inputs;
     let inputs = [q, keys, segments, tables];
+    if is_hopper(dev) {
+        gradients_by_hopper(dev, shape, of, (inputs, last));
+    } else {
+        gradients(dev, shape, of, (inputs, last));
+    }
+    let own = [segments, of.of_row, of.firsts, of.tiles, of.parts, of.dq, of.dkv];
+    let sizes = [count(shape.rows), count(shape.a)];
+    launch("attention_backward_latent_join", shape.warps(shape.rows), &[&own, &sizes]);
+}
+
+/// Computes dQ, and dK and dV by pieces, by Hopper's own instructions. A tile's dK and dV are two blocks.
+fn gradients_by_hopper(dev: &CudaDevice, shape: &Shape, of: &Gradients, (inputs, last): ([Arg; 4], Arg)) {
+    // Queries, gradients of outputs, a unit of keys, weights, and what is exchanged; or keys, and a unit of the others.
+    let panels = 2 * KEY_PANELS + VALUE_PANELS + 2;
+    let launch = |kernel, blocks: usize, rest, parts: &[&[Arg]]| {
+        let how = Launch { grid: [blocks as u32, 1, 1], ..hopper(panels, rest) };
+        dev.launch("attention_backward_latent_hopper", kernel, how, &parts.concat());
+    };
+    let own = [of.out, of.lse, of.dout, of.delta, of.dq, of.counts, of.of_row, of.firsts, of.tiles, of.items];
+    // One more block makes the plan.
+    let blocks = Block { rows: UNIT, buffers: 1 }.tiles(shape) + 1;
+    launch("attention_backward_latent_hopper_queries", blocks, 0, &[&inputs, &own, &shape.args(), &[last]]);
+    let own = [of.lse, of.dout, of.delta, of.counts, of.tiles, of.items, of.parts, of.dkv];
+    // Two steps' log-sum-exps, deltas and bounds.
+    let rest = 2 * 3 * UNIT * 4;
+    let blocks = 2 * of.items_max;
+    launch("attention_backward_latent_hopper_keys", blocks, rest, &[&inputs, &own, &shape.args(), &[last]]);
+}
+
+/// Computes dQ, and dK and dV by pieces, of which each has two blocks of half the keys.
+fn gradients(dev: &CudaDevice, shape: &Shape, of: &Gradients, (inputs, last): ([Arg; 4], Arg)) {
+    let launch = |kernel, how, parts: &[&[Arg]]| {
+        dev.launch("attention_backward_latent", kernel, how, &parts.concat());
+    };
     let block = block_of(dev, ROWS_MAX, queries_bytes).expect("a card that takes latents");
     // No card has room for the smallest blocks alone.
     let kernel = if block.rows == ROWS_MAX {
@@ -185,7 +247,4 @@ pub(super) fn backward(dev: &CudaDevice, shape: &Shape, of: &Gradients) {
     let how = Launch { grid, block: KEYS_THREADS, shared: keys_bytes(buffers) as u32 };
     let own = [of.lse, of.dout, of.delta, of.counts, of.tiles, of.items, of.parts, of.dkv];
     launch("attention_backward_latent_keys", how, &[&inputs, &own, &shape.args(), &[count(buffers), last]]);
-    let own = [segments, of.of_row, of.firsts, of.tiles, of.parts, of.dq, of.dkv];
-    let sizes = [count(shape.rows), count(shape.a)];
-    launch("attention_backward_latent_join", shape.warps(shape.rows), &[&own, &sizes]);
 }

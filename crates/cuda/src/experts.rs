@@ -4,10 +4,11 @@
 //! Legend: M rows, k experts chosen for each, P = M k pairs, E experts. Grids are functions of P and E: blocks find
 //! their expert on the device. The choice of tile is a matter of speed; the bits of a pair are the same in all of them.
 
+use super::boxes::tensor_map;
 use super::experts_plain::{check_routes, chosen, slots};
 use super::rows::{blocks, is_gelu, typed, wide};
 use super::sgemm::{Columns, Sum};
-use super::{CudaDevice, Launch, count, experts_plain};
+use super::{Arg, CudaDevice, Launch, count, experts_plain};
 use plimsoll_arch::Gate;
 use plimsoll_base::DType;
 use plimsoll_device::{
@@ -37,8 +38,10 @@ const TILES: [(Tile, usize); 4] = [
 ];
 /// Tiles of 16 and 32 pairs have no gradient: those are of passes with many.
 const GRADIENT_TILES_FIRST: usize = 2;
-/// The tile of `experts_hopper.cu`, instead of the widest of `experts.cu`.
-const HOPPER_TILE: Tile = tile(128, 256, 256, 4);
+/// The tile of `experts_hopper.cu`, instead of the widest of `experts.cu`, for whole steps; a third of its threads copies.
+const HOPPER_TILE: Tile = tile(128, 256, 384, 4);
+/// Elements of a step, and rows of a box of weights: a tile's columns, or a step's depths.
+const STEP: usize = 64;
 /// A tile of a gradient by weights, of either file.
 const WEIGHT_TILE: Tile = tile(128, 128, 256, 3);
 /// Bytes of a row of a step (64 elements), and the alignment of Hopper's buffers.
@@ -90,12 +93,14 @@ pub(crate) fn product(
     }
     assert_eq!(w.stride(), w.n * w.k, "matrices without gaps");
     let chosen = chosen(of_x, has, routes);
-    let args = args![dev, x, w.buf, routes.pairs, routes.starts, out, w.count, chosen, w.n, w.k];
     let is_wide = is_wide(dev, &[x, w.buf, out], &[w.n, w.k]);
     let each = if is_wide { pairs.div_ceil(w.count) } else { usize::MAX };
     let tiles = &TILES[if is_backward { GRADIENT_TILES_FIRST } else { 0 }..];
     let (tile, _) = tiles.iter().find(|(_, each_max)| each <= *each_max).expect("the last takes any number");
-    let is_hopper = is_wide && tile.rows == HOPPER_TILE.rows && dev.info().capability == (9, 0);
+    let is_hopper = is_wide
+        && tile.rows == HOPPER_TILE.rows
+        && length.is_multiple_of(STEP)
+        && dev.info().capability == (9, 0);
     let (module, tile, extra) =
         if is_hopper { ("experts_hopper", &HOPPER_TILE, HOPPER_ALIGNMENT) } else { ("experts", tile, 0) };
     let kernel = match (is_backward, is_wide, tile.rows) {
@@ -111,6 +116,13 @@ pub(crate) fn product(
         (true, ..) => typed!("backward_128", out),
     };
     let grid = [slots(pairs, w.count, tile.rows) as u32, width.div_ceil(tile.cols) as u32, 1];
+    let weights = if is_hopper {
+        let box_rows = if is_backward { STEP } else { HOPPER_TILE.cols };
+        Arg::Map(tensor_map(dev, dev.address(w.buf), w.count * w.n, w.k, box_rows))
+    } else {
+        dev.arg(w.buf)
+    };
+    let args = args![dev, x, weights, routes.pairs, routes.starts, out, w.count, chosen, w.n, w.k];
     dev.launch(module, kernel, Launch { grid, block: tile.threads, shared: tile.shared() + extra }, &args);
 }
 

@@ -44,6 +44,7 @@ mod head;
 mod head_divergence;
 mod head_gates;
 mod head_listed;
+mod heads;
 pub mod held;
 mod hopper;
 mod kernels;

@@ -8,7 +8,7 @@ use crate::driver::Pinned;
 use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, columns, delta,
     delta_rows, driver, experts, experts_adapter, experts_bias, experts_codes, head, head_divergence,
-    head_gates, head_listed, matmul, memory, muon, optimizer, pipeline, rotation, route, rows, sample,
+    head_gates, head_listed, heads, matmul, memory, muon, optimizer, pipeline, rotation, route, rows, sample,
     transfer,
 };
 use plimsoll_arch::{AttentionSpec, ModelSpec};
@@ -286,6 +286,7 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
     join_gates: head_gates::join,
 
     move_columns: columns::move_columns,
+    matmul_heads: heads::product,
 
     delta_inputs: delta_rows::inputs,
     delta_rule: delta::rule,

@@ -10,6 +10,8 @@ use plimsoll_memory::Buf;
 /// Largest head dimension, and that of the plain backward kernels for narrower heads: sizes of arrays in them.
 const HEAD_DIM_MAX: usize = 576;
 const NARROW: usize = 256;
+/// Elements of eight pairs.
+const PAIRS: usize = 16;
 /// Threads of a block of the rotation's kernels.
 const THREADS: usize = 256;
 /// Maximum chunks of rows of the backward pass.
@@ -77,17 +79,30 @@ pub(crate) fn forward(
     let [q_norm, k_norm] = norm_weights(dev, norms, qkv.dtype(), [a, k, d], team);
     let (eps, offset) = norms.map_or((0.0, 0.0), |n| (n.eps, n.offset));
     let q_factors = q_factors(dev, rotation, width);
-    let before = args![dev, qkv, q_norm, k_norm, eps, offset, angles, rotation.q_scale, q_factors];
+    let factors = args![dev, angles, rotation.q_scale, q_factors];
     let bufs = args![dev, batch.positions, batch.slots, q_out, kv.keys, kv.values];
     let sizes = args![dev, rows, a, k, d, width, num_positions, kv.keys.len() / (k * d)];
-    let args = [&before[..], &bufs, &sizes].concat();
     let heads = rows * (a + 2 * k);
+    let rows_at = [qkv, q_out, kv.keys, kv.values];
+    if norms.is_none() && team == Team::Warp && in_eights(dev, [d, width], &rows_at, rotation) {
+        let args = [&args![dev, qkv][..], &factors, &bufs, &sizes].concat();
+        let how = blocks(heads * d / PAIRS, THREADS, THREADS as u32);
+        return dev.launch("rotation_eights", typed!("rope_eights", qkv), how, &args);
+    }
+    let before = args![dev, qkv, q_norm, k_norm, eps, offset];
+    let args = [&before[..], &factors, &bufs, &sizes].concat();
     let (kernel, threads) = match team {
         Team::Sixteenths(team) => (typed!("rope", qkv), heads * team),
         Team::Warp => (typed!("rope_plain", qkv), heads * 32),
         Team::Block => (typed!("rope_rows", qkv), rows * THREADS),
     };
     dev.launch("rotation", kernel, blocks(threads, THREADS, THREADS as u32), &args);
+}
+
+/// True if each eight pairs are whole 16-byte pieces, of the rotated elements and of the rest.
+fn in_eights(dev: &CudaDevice, [d, width]: [usize; 2], bufs: &[Buf<'_>], rotation: Rotation<'_>) -> bool {
+    let are_whole = width.is_multiple_of(PAIRS) && wide(dev, d, PAIRS, bufs);
+    are_whole && wide(dev, width, PAIRS, rotation.angles.as_slice())
 }
 
 /// Returns the address of the angles, or none, and the number of their positions.
@@ -177,6 +192,10 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     let mut args = [&before[..], &sizes].concat();
     let how = blocks(chunks, 1, THREADS as u32);
     let Some(n) = norms else {
+        if team == Team::Warp && in_eights(dev, [d, width], &[dq, dkv, dqkv], rotation) {
+            let how = blocks(rows * (a + 2 * k) * d / PAIRS, THREADS, THREADS as u32);
+            return dev.launch("rotation_eights", typed!("rope_backward_eights", dqkv), how, &args);
+        }
         let kernel = match team {
             Team::Sixteenths(_) => typed!("rope_backward", dqkv),
             Team::Warp if d > NARROW => typed!("rope_backward_wide", dqkv),

@@ -1,5 +1,7 @@
-//! Moving blocks of columns: between rows that have the columns of all heads and matrices of one head each.
+//! Moving blocks of columns: between rows that have the columns of all heads and matrices of one head each. Products of
+//! heads' columns with each head's rows of a matrix.
 
+use crate::Matrix;
 use plimsoll_memory::Buf;
 
 /// Blocks of columns in a buffer, one of each head in each row.
@@ -39,6 +41,72 @@ pub struct MoveColumns<'a> {
     pub order: ColumnOrder,
     /// True if blocks of f32 are added to, false if overwritten.
     pub add: bool,
+}
+
+/// Rows of a matrix of weights that are a head's.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRows {
+    /// The first one of head 0.
+    pub first: usize,
+    /// From a head's first to the next one's.
+    pub step: usize,
+    /// Rows of a head.
+    pub rows: usize,
+}
+
+/// Products of each head: y = x W^T, or x W where `is_turned`, with the head's rows of W, rounded once.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadProducts<'a> {
+    pub x: Columns<'a>,
+    /// The rows of all heads, and those between them.
+    pub w: Matrix<'a>,
+    pub part: HeadRows,
+    /// Elements outside of the blocks stay.
+    pub y: Columns<'a>,
+    pub rows: usize,
+    pub heads: usize,
+    pub is_turned: bool,
+    /// Room for x as matrices of heads, one after another.
+    pub x_room: Buf<'a>,
+    /// Room for y as matrices of heads.
+    pub y_room: Buf<'a>,
+}
+
+impl<'a> HeadProducts<'a> {
+    /// Returns the columns of a head in x and in y.
+    pub fn widths(&self) -> [usize; 2] {
+        if self.is_turned { [self.part.rows, self.w.k] } else { [self.w.k, self.part.rows] }
+    }
+
+    /// Computes them by moves and products of whole matrices: of a head, and of its x, W and y.
+    pub fn one_by_one(
+        &self,
+        move_columns: impl Fn(MoveColumns<'a>),
+        product: impl Fn(usize, Buf<'a>, Matrix<'a>, Buf<'a>),
+    ) {
+        let HeadProducts { rows, heads, part, .. } = *self;
+        let [of_x, of_y] = self.widths();
+        let by_head =
+            |room: Buf<'a>, width| Columns::by_head(room.slice(0, heads * rows * width), rows, width);
+        let [x, y] = [by_head(self.x_room, of_x), by_head(self.y_room, of_y)];
+        let moves = |from, to, columns| {
+            move_columns(MoveColumns {
+                from,
+                to,
+                rows,
+                heads,
+                columns,
+                order: ColumnOrder::Same,
+                add: false,
+            });
+        };
+        moves(self.x, x, of_x);
+        for head in 0..heads {
+            let w = self.w.rows(part.first + head * part.step, part.rows);
+            product(head, x.buf.part(head, rows * of_x), w, y.buf.part(head, rows * of_y));
+        }
+        moves(y, self.y, of_y);
+    }
 }
 
 impl<'a> Columns<'a> {

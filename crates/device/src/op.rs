@@ -8,9 +8,9 @@ use crate::{
     AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
     DeltaRule, DeltaRuleBackward, Descent, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward,
     GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut,
-    HeadSide, Heads, Kv, ListedTokens, Logits, Matrix, MatrixLayout, Momentum, MoveColumns, Norm, NormGated,
-    NormGatedBackward, NormGrads, OwnedRun, QkNorm, RopeBackward, Rotation, RouteBackward, Routes, Routing,
-    RowsOf, Run, Sample, Scores, SinkBackward, Slots, Transfer,
+    HeadProducts, HeadSide, Heads, Kv, ListedTokens, Logits, Matrix, MatrixLayout, Momentum, MoveColumns,
+    Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, QkNorm, RopeBackward, Rotation, RouteBackward,
+    Routes, Routing, RowsOf, Run, Sample, Scores, SinkBackward, Slots, Transfer,
 };
 use plimsoll_arch::Gate;
 use plimsoll_base::Encoding;
@@ -263,6 +263,8 @@ operations! {
     fn join_gates(d_qkv: Read Buf<'a>, heads: Read Heads, dx: WriteAny Buf<'a>) = JoinGates;
     /// Copies blocks of columns of each head and row.
     fn move_columns(args: Read MoveColumns<'a>) = MoveColumns;
+    /// Products of the columns of heads with their rows of a matrix.
+    fn matmul_heads(args: Read HeadProducts<'a>) = MatmulHeads;
 
     // Linear attention, and its gradients.
 

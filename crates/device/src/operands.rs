@@ -6,10 +6,11 @@ use crate::{
     Arrange, AttentionBackward, Balance, Batch, Blocks, Coded, Codes, ColumnOrder, Columns, DeltaHeads,
     DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent,
     DivergenceBackward, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
-    GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut, HeadSide, Heads, Kv,
-    ListedBackward, ListedTokens, Logits, Matrix, MatrixLayout, Measure, Momentum, MoveColumns, Norm,
-    NormGated, NormGatedBackward, NormGrads, OwnedRun, Places, QkNorm, QkNormBackward, RopeBackward,
-    Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Sigmoid, SinkBackward, Slots,
+    GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut, HeadProducts, HeadRows,
+    HeadSide, Heads, Kv, ListedBackward, ListedTokens, Logits, Matrix, MatrixLayout, Measure, Momentum,
+    MoveColumns, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, Places, QkNorm, QkNormBackward,
+    RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Sigmoid,
+    SinkBackward, Slots,
 };
 use plimsoll_arch::{Gate, QkNorms};
 use plimsoll_base::Encoding;
@@ -80,6 +81,10 @@ operands! {
     GateHeadsBackward { heads: Read, x: Read, attn: Read, d: Write, dx: WriteAny, out: Write }
     Columns { buf: whole, first: Read, row: Read, head: Read }
     MoveColumns { from: Read, to: WriteAny, rows: Read, heads: Read, columns: Read, order: Read, add: Read }
+    HeadProducts {
+        x: Read, w: Read, part: Read, y: WriteAny, rows: Read, heads: Read, is_turned: Read, x_room: WriteAny,
+        y_room: WriteAny
+    }
     Places { places: whole, segments: whole, has_parents: Read }
     DeltaWeights { conv: whole, decay: whole, bias: whole }
     DeltaInputs { heads: Read, x: Read, weights: Read, places: Read, tails: WriteAny, qkv: Write, gates: Write }
@@ -138,6 +143,7 @@ operands_without_buffers!(
     &[OwnedRun],
     RowsOf,
     Heads,
+    HeadRows,
     DeltaHeads,
     ColumnOrder,
     Sampling,

@@ -3,67 +3,9 @@
 // zeros.
 //
 // A row's dQ is one chain over its keys, and a key's gradients are chains over the rows that see it: those of its own
-// segment from the tile's first row on, then those of children, in steps of 64 rows of one segment. A whole tile of 64
-// keys is cut into pieces, which are joined in order, by its own number of steps; so a key's bits follow from its
+// segment from the tile's first row on, then those of children, in steps of 64 rows of one segment. A tile of 64 keys
+// is cut into pieces, which are joined in order, by its own number of steps; so a key's bits follow from its
 // segment and the children, whatever else is in the pass.
-
-/// Minimum steps of a piece, on average, and heads for each of which there may be one more after the first.
-#define PIECE_STEPS 128
-#define PIECE_HEADS 16
-
-/// Pieces of a tile of a segment of `rows` rows.
-__device__ __forceinline__ u32 latent_pieces(const Tile& tile, u32 rows, u32 heads) {
-    if (tile.key + UNIT > rows) return 1;
-    return min((tile.steps + PIECE_STEPS - 1) / PIECE_STEPS, 1 + max(heads / PIECE_HEADS, 1u));
-}
-
-/// Steps and cuts of tiles into items, those with many steps first. One block makes the plan.
-__device__ __forceinline__ void make_latent_plan(const u32* segments, const Plan& plan, const Shape& shape) {
-    __shared__ u32 shared[WARP];
-    __shared__ u32 places[LENGTHS]; // of the next item of a length, from the longest on
-    __shared__ u32 longest;
-    if (threadIdx.x < LENGTHS) places[threadIdx.x] = 0;
-    if (threadIdx.x == 0) longest = 1;
-    const u32 num_tiles = plan_tiles(segments, plan, shape, shared);
-    auto pieces_of_tile = [&](const Tile& tile) {
-        return latent_pieces(tile, segments[(u64)tile.segment * SEGMENT_FIELDS + 1], shape.heads);
-    };
-    u32 parts = 0, all;
-    for (u32 base = 0; base < num_tiles; base += blockDim.x) {
-        const u32 t = base + threadIdx.x;
-        const u32 pieces = t < num_tiles ? pieces_of_tile(plan.tiles[t]) : 0, mine = pieces > 0 ? pieces - 1 : 0;
-        const u32 upto = block_sums(mine, all, shared);
-        if (pieces > 0) {
-            plan.tiles[t].first_part = (parts + upto - mine) * UNIT;
-            atomicMax(&longest, (plan.tiles[t].steps + pieces - 1) / pieces);
-        }
-        parts += all;
-    }
-    __syncthreads();
-    auto place_of = [&](const Tile& tile, u32 pieces) -> u32* {
-        return &places[(longest - (tile.steps + pieces - 1) / pieces) * LENGTHS / (longest + 1)];
-    };
-    for (u32 t = threadIdx.x; t < num_tiles; t += blockDim.x) {
-        const u32 pieces = pieces_of_tile(plan.tiles[t]);
-        atomicAdd(place_of(plan.tiles[t], pieces), pieces);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        u32 items = 0;
-        for (u32 i = 0; i < LENGTHS; i++) {
-            const u32 count = places[i];
-            places[i] = items;
-            items += count;
-        }
-        plan.counts[0] = items;
-    }
-    __syncthreads();
-    for (u32 t = threadIdx.x; t < num_tiles; t += blockDim.x) {
-        const u32 pieces = pieces_of_tile(plan.tiles[t]);
-        const u32 first = atomicAdd(place_of(plan.tiles[t], pieces), pieces);
-        for (u32 piece = 0; piece < pieces; piece++) plan.items[first + piece] = {t, piece};
-    }
-}
 
 // ---- dQ -------------------------------------------------------------------------------------------------------------
 
@@ -311,7 +253,7 @@ __device__ __forceinline__ void latent_keys(const bf16* q, const bf16* keys, con
     }
     LatentQueries all = {q, dout, lse, delta, shape,
                          Queries(segments, shape, shape.heads, segment, tile, item.piece,
-                                 latent_pieces(tile, segment.rows, shape.heads)),
+                                 latent_pieces(tile, shape.heads)),
                          0, buffers, fields, 0, 0, nullptr};
     all.fetch(0);
     const float log_scale = scale * LOG2_E;
@@ -410,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(128)
     }
     const u32 s = of_row[row] - 1, key = row - segments[(u64)s * SEGMENT_FIELDS];
     const Tile tile = tiles[firsts[s] + key / UNIT];
-    const u32 pieces = latent_pieces(tile, segments[(u64)s * SEGMENT_FIELDS + 1], heads);
+    const u32 pieces = latent_pieces(tile, heads);
     const float4* part = (const float4*)(parts + (u64)(tile.first_part + key % UNIT) * 2 * LATENT_KEY);
     for (u32 i = lane; i < LATENT_KEY / 2 && pieces > 1; i += WARP) {
         float4 sum = to[i];

@@ -1,4 +1,5 @@
-// Moving blocks of columns, one of each head in each row, between buffers. A thread moves one element.
+// Moving blocks of columns, one of each head in each row, between buffers. A thread moves one element, or eight where
+// both sides are in whole 16-byte pieces.
 
 /// Places of blocks: the first one, and the elements from a row and from a head to the next.
 struct Place {
@@ -38,3 +39,31 @@ MOVE_COLUMNS(float, float)
 MOVE_COLUMNS(float, bf16)
 MOVE_COLUMNS(bf16, float)
 MOVE_COLUMNS(bf16, bf16)
+
+/// The same, from bf16: a thread has eight elements of the result. `pieces`: of a block; `items`: of all.
+template <class D>
+__device__ __forceinline__ void move_eights(const bf16* __restrict__ from, D* __restrict__ to, const Place& at, const Place& in, u32 heads,
+                                            u32 pieces, u32 order, u32 items) {
+    const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= items) return;
+    const u32 block = i / pieces, c = (i - block * pieces) * 8, row = block / heads, head = block - row * heads;
+    from += at.first + row * at.row + head * at.head;
+    float x[8];
+    if (order == SAME) {
+        load8(from + c, x);
+    } else {
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) x[j] = to_f32(from[source_of(order, pieces * 8, c + j)]);
+    }
+    store8(to + in.first + row * in.row + head * in.head + c, x);
+}
+
+#define MOVE_EIGHTS(D)                                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(256)                                                                                      \
+        move_eights_##D(const bf16* from, D* to, u64 from_first, u64 from_row, u64 from_head, u64 to_first, u64 to_row, u64 to_head,        \
+                        u32 heads, u32 pieces, u32 order, u32 items) {                                                                      \
+        begin();                                                                                                                           \
+        move_eights<D>(from, to, {from_first, from_row, from_head}, {to_first, to_row, to_head}, heads, pieces, order, items);              \
+    }
+MOVE_EIGHTS(float)
+MOVE_EIGHTS(bf16)

@@ -42,21 +42,33 @@ __device__ __forceinline__ void store_eight(float* p, const float (&x)[8]) {
 /// Stores a tile's sums through shared memory, eight neighbours a thread.
 template <class S, class T>
 __device__ __forceinline__ void store_rows(float* shared, const Sums<S>& sums, const Target<T>& to, const Tile& tile, u32 first, u32 J) {
-    constexpr u32 ROW = S::COLS + 4, PIECES = S::COLS / 8;
+    constexpr u32 ROW = S::COLS + 4, PIECES = S::COLS / 8, STEP = S::THREADS / PIECES, EACH = S::ROWS / STEP;
+    const u32 col = threadIdx.x % PIECES * 8, mine = threadIdx.x / PIECES;
+    T* out = to.out + (u64)(tile.first + mine) * to.stride + first + col;
+    auto load = [&](u32 i, float (&was)[8]) {
+        if (to.add && first + col < J && mine + i * STEP < tile.rows) load_eight(out + (u64)i * STEP * to.stride, was);
+    };
+    // All of bf16 that is added to is under way at once; of f32 it would take too many registers.
+    constexpr bool AHEAD = sizeof(T) == 2;
+    float all[AHEAD ? EACH : 1][8] = {};
+    if constexpr (AHEAD)
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) load(i, all[i]);
     // All have left the stages, whose memory this is.
     __syncthreads();
     sums.each(tile.rows, [&](u32 line, u32 col, float a, float b) { *(float2*)(shared + line * ROW + col) = make_float2(a, b); });
     __syncthreads();
-    const u32 col = threadIdx.x % PIECES * 8;
     if (first + col >= J) return;
-    for (u32 line = threadIdx.x / PIECES; line < tile.rows; line += S::THREADS / PIECES) {
-        T* out = to.out + (u64)(tile.first + line) * to.stride + first + col;
-        float x[8], was[8] = {};
-        load_eight(shared + line * ROW + col, x);
-        if (to.add) load_eight(out, was);
+#pragma unroll(AHEAD ? EACH : 1)
+    for (u32 i = 0; i < EACH; i++) {
+        if (mine + i * STEP >= tile.rows) return;
+        float x[8];
+        float(&was)[8] = all[AHEAD ? i : 0];
+        if constexpr (!AHEAD) load(i, was);
+        load_eight(shared + (mine + i * STEP) * ROW + col, x);
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) x[i] = to.add ? was[i] + to.scale * x[i] : to.scale * x[i];
-        store_eight(out, x);
+        for (u32 j = 0; j < 8; j++) x[j] = to.add ? was[j] + to.scale * x[j] : to.scale * x[j];
+        store_eight(out + (u64)i * STEP * to.stride, x);
     }
 }
 

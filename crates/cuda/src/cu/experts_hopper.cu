@@ -1,122 +1,89 @@
 // Products of experts with many pairs by Hopper's own instructions, in bf16: those of experts.cu and experts_dw.cu, in
 // the same steps of 16 depths with the same bits: zeros after the last change none. On other cards the file is empty.
-//
-// Two groups of four warps have 64 rows each. Rows are where their pairs say: all threads copy, while products run.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define ROWS 128
+/// Threads of the groups that multiply, and of the one that copies.
+#define MULTIPLYING 256
+#define COPYING 128
 
-/// Makes earlier writes to shared memory visible to products after the next barrier.
-__device__ __forceinline__ void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// Counts a thread's copies so far as arrived when they have ended.
+__device__ __forceinline__ void arrive_copied(u32 barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 
-/// A group's sums of 64 rows and COLS columns.
-template <u32 COLS> struct GroupSums {
-    float of[COLS / 2];
-
-    /// The group's first row, and the first of a thread's two.
-    static __device__ __forceinline__ u32 first() { return threadIdx.x / 128 * 64; }
-    static __device__ __forceinline__ u32 row() { return first() + threadIdx.x % 128 / WARP * 16 + threadIdx.x % WARP / 4; }
-
-    template <bool A_BY_LINE, bool B_BY_LINE> __device__ __forceinline__ void add(u32 stage) {
-        const u32 left = stage + (A_BY_LINE ? first() * 128 : first() / 64 * PANEL_BYTES), right = stage + ROWS * 128;
+/// Copies the steps of a tile: weights by boxes, rows of x where their pairs say.
+template <u32 COLS, bool BACKWARD, class Row>
+__device__ __forceinline__ void copy_steps(Ring ring, const bf16* __restrict__ x, const TensorMap* w, u32 rows, u32 first, u32 w_row, u32 L,
+                                           const Row& row) {
+    const u32 thread = threadIdx.x - MULTIPLYING, piece = thread % 8;
+    const bf16* from[ROWS / 16];
 #pragma unroll
-        for (u32 step = 0; step < DEPTH / 16; step++) {
-            const u64 a = operand(left + step * (A_BY_LINE ? 32 : 2048));
-            const u64 b = B_BY_LINE ? operand(right + step * 32) : operand(right + step * 2048, PANEL_BYTES);
-            multiply<!B_BY_LINE, !A_BY_LINE>(of, a, b, 1);
-        }
+    for (u32 i = 0; i < ROWS / 16; i++) {
+        const u32 line = thread / 8 + i * 16;
+        from[i] = line < rows ? x + (u64)row(line) * L + piece * 8 : nullptr;
     }
-    /// Gives `put` each two neighbours of the first `rows` rows: their row, their first column and the sums.
-    template <class Put> __device__ __forceinline__ void each(u32 rows, const Put& put) const {
+    for (u32 depth = 0; depth < L; depth += DEPTH) {
+        barrier_wait(ring.empty(ring.stage), ring.parity ^ 1);
+        const u32 at = ring.at();
+        if (thread == 0) {
+            barrier_expect(ring.full(), COLS * 128);
+            if constexpr (BACKWARD) {
 #pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            if (row() + half * 8 >= rows) continue;
-#pragma unroll
-            for (u32 c = 0; c < COLS / 8; c++) {
-                put(row() + half * 8, c * 8 + threadIdx.x % 4 * 2, of[c * 4 + half * 2], of[c * 4 + half * 2 + 1]);
+                for (u32 panel = 0; panel < COLS / 64; panel++)
+                    copy_box(at + ROWS * 128 + panel * PANEL_BYTES, w, first + panel * 64, w_row + depth, ring.full());
+            } else {
+                copy_box(at + ROWS * 128, w, depth, w_row + first, ring.full());
             }
         }
-    }
-};
-
-/// Runs steps of 64 depths through STAGES buffers from `shared` on: `load(stage, depth)` copies. IDLE groups only copy.
-template <u32 STAGES, bool A_BY_LINE, bool B_BY_LINE, bool IDLE, u32 COLS, class Load>
-__device__ __forceinline__ void run_group(u8* shared, u32 length, GroupSums<COLS>& sums, const Load& load) {
-    constexpr u32 STAGE_BYTES = (ROWS + COLS) * 128;
-    const u32 first = shared_address(shared);
 #pragma unroll
-    for (u32 stage = 0; stage < STAGES - 2; stage++) {
-        if (stage * DEPTH < length) load(shared + stage * STAGE_BYTES, stage * DEPTH);
-        copy_async_commit();
-    }
-    u32 stage = 0, free = STAGES - 2;
-    for (u32 depth = 0; depth < length; depth += DEPTH) {
-        copy_async_wait<STAGES - 3>();
-        fence_copies();
-        __syncthreads();
-        if constexpr (!IDLE) {
-            hold(sums.of);
-            begin_products();
-            sums.template add<A_BY_LINE, B_BY_LINE>(first + stage * STAGE_BYTES);
-            end_products();
+        for (u32 i = 0; i < ROWS / 16; i++) {
+            const u32 line = thread / 8 + i * 16;
+            if (from[i]) copy_async_16_to(at + piece_at(line, piece), from[i] + depth);
         }
-        // Fills the buffer of the step before the last, whose products ended before the barrier.
-        const u32 ahead = depth + (STAGES - 2) * DEPTH;
-        if (ahead < length) load(shared + free * STAGE_BYTES, ahead);
-        copy_async_commit();
-        if constexpr (!IDLE) wait_products<1>();
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
-        free = free == STAGES - 1 ? 0 : free + 1;
-    }
-    if constexpr (!IDLE) {
-        wait_products<0>();
-        hold(sums.of);
+        arrive_copied(ring.full());
+        ring.next();
     }
 }
 
-/// The sums of a block's first `rows` rows.
-template <u32 STAGES, bool A_BY_LINE, bool B_BY_LINE, u32 COLS, class Load>
-__device__ __forceinline__ void run_products(u8* shared, u32 length, u32 rows, GroupSums<COLS>& sums, const Load& load) {
-    if (sums.first() < rows) {
-        run_group<STAGES, A_BY_LINE, B_BY_LINE, false>(shared, length, sums, load);
-    } else {
-        run_group<STAGES, A_BY_LINE, B_BY_LINE, true>(shared, length, sums, load);
-    }
-}
-
-/// Aligns buffers to the order of pieces.
-__device__ __forceinline__ u8* aligned_shared(u8* shared) { return shared + (1024 - shared_address(shared) % 1024) % 1024; }
-
-/// The product of experts.cu.
+/// The product of experts.cu, of whole steps: one group copies through a ring of buffers, two multiply.
 template <u32 COLS, u32 STAGES, bool BACKWARD, class T>
-__device__ __forceinline__ void product(const bf16* __restrict__ x, const bf16* __restrict__ w, T* __restrict__ out,
-                                        const u32* __restrict__ pairs, const u32* __restrict__ starts, u32 experts, u32 chosen, u32 J,
-                                        u32 L) {
+__device__ __forceinline__ void product(const bf16* __restrict__ x, const TensorMap* w, T* __restrict__ out, const u32* __restrict__ pairs,
+                                        const u32* __restrict__ starts, u32 experts, u32 chosen, u32 J, u32 L) {
+    constexpr u32 STAGE_BYTES = (ROWS + COLS) * 128;
     extern __shared__ __align__(128) u8 dynamic_shared[];
+    __shared__ u64 barriers[2 * STAGES];
     const Tile tile = find_tile<ROWS>(starts, experts, blockIdx.x);
     if (tile.rows == 0) return;
-    const u32 first = blockIdx.y * COLS;
-    const bf16* own = w + (u64)tile.expert * J * L;
-    const Lines<ROWS, 256, true> left(x, L, tile.rows, [&](u32 line) { return row_of(pairs, tile.first + line, chosen); });
-    GroupSums<COLS> sums = {};
-    if constexpr (BACKWARD) {
-        const Depths<COLS, 256, true> right(own, J, first);
-        const auto load = [&](u8* stage, u32 depth) {
-            right.fill(stage + ROWS * 128, depth, L);
-            left.fill(stage, depth);
-        };
-        run_products<STAGES, true, !BACKWARD>(aligned_shared(dynamic_shared), L, tile.rows, sums, load);
-    } else {
-        const Lines<COLS, 256, true> right(own, L, J - first, [&](u32 line) { return first + line; });
-        const auto load = [&](u8* stage, u32 depth) {
-            right.fill(stage + ROWS * 128, depth);
-            left.fill(stage, depth);
-        };
-        run_products<STAGES, true, !BACKWARD>(aligned_shared(dynamic_shared), L, tile.rows, sums, load);
+    const u32 first = blockIdx.y * COLS, groups = tile.rows > 64 ? 2 : 1;
+    Ring ring = {STAGES, STAGE_BYTES, shared_address(aligned_shared(dynamic_shared)), shared_address(barriers), 0, 0};
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < STAGES; i++) {
+            barrier_init(ring.barriers + i * 16, COPYING + 1);
+            barrier_init(ring.empty(i), groups * 4);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    sums.each(tile.rows, [&](u32 line, u32 col, float a, float b) {
-        if (first + col < J) store_two(out + (u64)(tile.first + line) * J + first + col, a, b);
-    });
+    __syncthreads();
+    if (threadIdx.x >= MULTIPLYING) {
+        copy_steps<COLS, BACKWARD>(ring, x, w, tile.rows, first, tile.expert * (BACKWARD ? L : J), L,
+                                   [&](u32 line) { return row_of(pairs, tile.first + line, chosen); });
+        copy_async_wait_all();
+        return;
+    }
+    GroupSums<COLS> sums;
+    if (sums.first() >= tile.rows) return;
+    Reader reader = {0, false};
+    for (u32 depth = 0; depth < L; depth += DEPTH) {
+        barrier_wait(ring.full(), ring.parity);
+        fence_copies();
+        hold(sums.of);
+        begin_products();
+        sums.template add<true, !BACKWARD>(ring.at(), depth > 0);
+        reader.end_step(ring);
+    }
+    reader.end(ring);
+    hold(sums.of);
+    put_group(sums, out + (u64)tile.first * J + first, J, tile.rows, J - first);
 }
 
 /// The gradient of experts_dw.cu.
@@ -156,11 +123,11 @@ __device__ __forceinline__ void gradient(const bf16* __restrict__ dy, u32 dy_cho
 #endif
 
 #define PRODUCT(NAME, COLS, STAGES, BLOCKS, BACKWARD, T, type)                                                                     \
-    extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                                      \
-    NAME##_##COLS##_##type(const bf16* x, const bf16* w, const u32* pairs, const u32* starts, T* out, u32 experts, u32 chosen,     \
-                           u32 n, u32 k) {                                                                                         \
+    extern "C" __global__ void __launch_bounds__(384, BLOCKS)                                                                      \
+    NAME##_##COLS##_##type(const bf16* x, const __grid_constant__ TensorMap w, const u32* pairs, const u32* starts, T* out,        \
+                           u32 experts, u32 chosen, u32 n, u32 k) {                                                                \
         begin();                                                                                                                   \
-        ON_HOPPER((product<COLS, STAGES, BACKWARD>(x, w, out, pairs, starts, experts, chosen, BACKWARD ? k : n,                    \
+        ON_HOPPER((product<COLS, STAGES, BACKWARD>(x, &w, out, pairs, starts, experts, chosen, BACKWARD ? k : n,                    \
                                                    BACKWARD ? n : k));)                                                            \
     }
 #define GRADIENT(COLS, STAGES, BLOCKS, T, type)                                                                                    \

@@ -5,29 +5,12 @@
 //
 // A team of d / 16 threads has a head: thread t the elements 8 t .. 8 t + 8 of each half, which are rotated with each
 // other. Head dimensions for which d / 16 is no power of two, and heads of which only the first elements are rotated,
-// take the plain kernels, a warp a head.
+// take the plain kernels, a warp a head; those without norms in whole eights take rotation_eights.cu.
 
 /// Largest head dimension, and that of the plain backward kernels for narrower heads.
 #define HEAD_DIM_MAX 576
 #define NARROW 256
-#define ROTATION_THREADS 256
 
-/// Shape of a row of qkv.
-struct Shape {
-    u32 a, k, d;
-    u32 width;  // elements of a head that are rotated, the first ones
-    __device__ __forceinline__ u32 heads() const { return a + 2 * k; }
-    /// The two elements of a pair: first the pairs that are rotated, then those of the rest.
-    __device__ __forceinline__ u32 one(u32 pair) const { return pair < width / 2 ? pair : pair + width / 2; }
-    __device__ __forceinline__ u32 other(u32 pair) const { return pair < width / 2 ? pair + width / 2 : pair + d / 2; }
-};
-
-/// Factor on q: one of all rows, times one of the row's position where queries grow.
-struct QScale {
-    float all;
-    const float* factors;  // [positions], only next to angles; or null
-    __device__ __forceinline__ float at(u32 position) const { return factors ? all * factors[position] : all; }
-};
 
 /// Sum over the threads of a team, a power of two of them; every thread gets it.
 __device__ __forceinline__ float team_sum(float x, u32 team) {
@@ -43,29 +26,6 @@ __device__ __forceinline__ float squares(const float (&a)[8], const float (&b)[8
         sums[1] = fma(b[i], b[i], sums[1]);
     }
     return sums[0] + sums[1];
-}
-
-/// Cosines and sines of eight pairs, from [d/2, 2].
-__device__ __forceinline__ void load_angles(const float* __restrict__ table, float (&cos)[8], float (&sin)[8]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float4 x = ((const float4*)table)[i];
-        cos[2 * i] = x.x;
-        sin[2 * i] = x.y;
-        cos[2 * i + 1] = x.z;
-        sin[2 * i + 1] = x.w;
-    }
-}
-
-/// The destination of a head of a row: q's in `q_out`, keys and values in their slot; null if the slot is bad.
-template <class T>
-__device__ __forceinline__ T* head_target(Shape s, u32 row, u32 head, const u32* __restrict__ slots, u32 num_slots,
-                                          T* q_out, T* keys, T* values) {
-    if (head < s.a) return q_out + ((u64)row * s.a + head) * s.d;
-    u32 slot = slots[row], h = (head - s.a) % s.k;
-    if (!index_ok(BAD_KV_SLOT, slot, num_slots)) return nullptr;
-    u64 at = ((u64)(slot / KV_BLOCK) * s.k + h) * KV_BLOCK + slot % KV_BLOCK;
-    return (head < s.a + s.k ? keys : values) + at * s.d;
 }
 
 /// Normalises (where there are weights) and rotates; a thread for 16 elements of each head of each row.
@@ -265,25 +225,6 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 // ---- backward -----------------------------------------------------------------------------------------------------
-
-/// Inputs of the backward pass.
-template <class T> struct RopeGrad {
-    const float *dq, *dkv;  // [M, a d], [M, 2 k d]
-    const T *qkv, *q_norm, *k_norm;  // null without norms
-    float eps, offset;
-    const float* table;  // null where heads are not rotated
-    QScale q_scale;
-    const u32* positions;
-    T* dqkv;
-    float* partials;  // [chunks, 2, d], of rows [chunks, (a + k) d]: sums for the norms' weights; null of frozen ones
-    u32 rows, chunk_rows, num_positions;
-};
-
-template <class T>
-__device__ __forceinline__ const float* head_grad(const RopeGrad<T>& g, Shape s, u32 row, u32 head) {
-    if (head < s.a) return g.dq + ((u64)row * s.a + head) * s.d;
-    return g.dkv + ((u64)row * 2 * s.k + (head - s.a)) * s.d;
-}
 
 /// Gradient through rotation and norm for a chunk of rows a block; its teams take the heads of the rows in turn.
 template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(const RopeGrad<T>& g, Shape s) {

@@ -12,6 +12,7 @@ pub mod experts_route;
 pub mod experts_shared;
 pub mod head;
 pub mod head_gates;
+pub mod heads;
 pub mod muon;
 pub mod nf4;
 mod rig;
@@ -49,6 +50,7 @@ macro_rules! cases {
             listed: the_most_likely_tokens_are_those_of_sorting, of_equal_logits_lower_ids_are_listed_first,
                 lists_do_not_depend_on_the_rows_beside, rows_that_are_not_finite_have_lists_all_the_same,
                 gradients_of_listed_tokens_agree_with_the_formula, a_list_without_a_derivative_changes_no_bit;
+            heads: products_of_heads_are_close_and_rows_are_their_own, blocks_of_columns_are_moved_in_each_order;
             muon: momentum_is_mixed_twice_with_nesterov, a_step_keeps_the_f32_copy_and_rounds_it_once,
                 parts_of_matrices_are_taken_turned_and_put_back;
             noise: what_is_recorded_is_of_the_rows_with_their_noise, rows_without_noise_draw_as_before;

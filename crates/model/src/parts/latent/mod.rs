@@ -18,7 +18,7 @@ use plimsoll_device::{
 };
 use plimsoll_memory::Buf;
 use regions::{GradientBufs, LatentBufs};
-use up::{Part, Up, gradients, is_trained};
+use up::{Part, gradients, is_trained, product};
 
 /// Blocks of columns on their way, of all heads or of one.
 struct Blocks<'b> {
@@ -30,19 +30,15 @@ struct Blocks<'b> {
 
 /// Computes the input of the output projection.
 pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &LatentBufs<'_>) {
-    let (dev, first) = (layer.dev, layer.bufs.qkv);
+    let first = layer.bufs.qkv;
     layer.product(Site::Qkv, layer.bufs.norm_attn, first);
     normalise(layer, bufs);
     if let Some(query) = bufs.query {
         layer.product(Site::QueryUp, query.normed, query.queries);
     }
-    let (queries, up) = (bufs.queries(first), Up::of(layer));
-    bufs.heads(layer, queries, Columns::by_head(bufs.keys, bufs.rows, bufs.key_dim), bufs.key_dim);
-    for head in 0..bufs.heads {
-        up.head_to_latent(dev, bufs, (Part::Keys, head), bufs.key_of(head), bufs.wide_of(head));
-    }
+    let queries = bufs.queries(first);
     let to = bufs.latents(bufs.adjacent, bufs.heads + 2);
-    bufs.heads(layer, bufs.by_head(bufs.wide), to, bufs.latent);
+    product(layer, bufs, (Part::Keys, true), [queries, to]);
     let rotated = Columns { first: queries.first + bufs.key_dim, ..queries };
     let to = Columns { first: 0, ..to };
     move_heads(
@@ -52,11 +48,8 @@ pub(super) fn forward(layer: &LayerPass<'_, '_, '_>, bufs: &LatentBufs<'_>) {
     );
     key_and_value(layer, bufs);
     attend(layer, &bufs.attention, bufs.adjacent, bufs.out);
-    bufs.heads(layer, bufs.latents(bufs.out, bufs.heads), bufs.by_head(bufs.wide), bufs.latent);
-    for head in 0..bufs.heads {
-        up.latent_to_head(dev, bufs, (Part::Values, head), bufs.wide_of(head), bufs.value_of(head));
-    }
-    bufs.heads(layer, bufs.values_by_head(), bufs.values_in_rows(layer.bufs.attn), bufs.value_dim);
+    let values = bufs.values_in_rows(layer.bufs.attn);
+    product(layer, bufs, (Part::Values, false), [bufs.latents(bufs.out, bufs.heads), values]);
 }
 
 /// Computes the gradients of all products, and of the norms of latents.
@@ -120,18 +113,15 @@ fn values_backward(
     d_mixed: Buf<'_>,
 ) {
     let (layer, dev) = (step.layer, step.layer.dev);
-    bufs.heads(layer, bufs.values_in_rows(d_mixed), bufs.values_by_head(), bufs.value_dim);
-    bufs.heads(layer, bufs.latents(bufs.out, bufs.heads), bufs.by_head(bufs.wide), bufs.latent);
+    let values = bufs.values_in_rows(d_mixed);
     if is_trained(step) {
+        bufs.heads(layer, values, bufs.values_by_head(), bufs.value_dim);
+        bufs.heads(layer, bufs.latents(bufs.out, bufs.heads), bufs.by_head(bufs.wide), bufs.latent);
         gradients(step, bufs, Part::Values);
-    }
-    let up = Up::of(layer);
-    for head in 0..bufs.heads {
-        up.head_to_latent(dev, bufs, (Part::Values, head), bufs.value_of(head), bufs.wide_of(head));
     }
     // The first columns of what attention gives are not used.
     dev.zero(d.out);
-    bufs.heads(layer, bufs.by_head(bufs.wide), bufs.latents(d.out, bufs.heads), bufs.latent);
+    product(layer, bufs, (Part::Values, true), [values, bufs.latents(d.out, bufs.heads)]);
 }
 
 /// Computes the gradients of the heads' key rows and of queries, from that of rotated queries, into `d_first`.
@@ -142,22 +132,19 @@ fn queries_backward(
     d_first: Buf<'_>,
 ) {
     let (layer, dev, p) = (step.layer, step.layer.dev, bufs.key_dim);
-    let by_head = Columns::by_head(bufs.keys, bufs.rows, p);
-    bufs.heads(layer, bufs.latents(bufs.adjacent, bufs.heads + 2), bufs.by_head(bufs.wide), bufs.latent);
+    let rotated = bufs.latents(bufs.adjacent, bufs.heads + 2);
     if is_trained(step) {
+        bufs.heads(layer, rotated, bufs.by_head(bufs.wide), bufs.latent);
+        let by_head = Columns::by_head(bufs.keys, bufs.rows, p);
         bufs.heads(layer, bufs.queries(layer.bufs.qkv), by_head, p);
         gradients(step, bufs, Part::Keys);
-    }
-    let up = Up::of(layer);
-    for head in 0..bufs.heads {
-        up.latent_to_head(dev, bufs, (Part::Keys, head), bufs.wide_of(head), bufs.key_of(head));
     }
     let to = match bufs.query.zip(d.query) {
         Some((_, d)) => Columns { buf: d.queries, ..bufs.queries(layer.bufs.qkv) },
         None => Columns { buf: d_first, ..bufs.queries(layer.bufs.qkv) },
     };
-    bufs.heads(layer, by_head, to, p);
-    let from = Columns { first: 0, ..bufs.latents(bufs.adjacent, bufs.heads + 2) };
+    product(layer, bufs, (Part::Keys, false), [rotated, to]);
+    let from = Columns { first: 0, ..rotated };
     let to = Columns { first: to.first + p, ..to };
     move_heads(layer, bufs, Blocks { from, to, columns: bufs.rotated, order: ColumnOrder::ToPairs });
     let Some((query, d_query)) = bufs.query.zip(d.query) else { return };

@@ -10,8 +10,7 @@ use super::regions::LatentBufs;
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, LayerGrads};
 use plimsoll_arch::Site;
-use plimsoll_device::{Adapted, Adapter, AdapterBlock, Device, Matrix};
-use plimsoll_memory::Buf;
+use plimsoll_device::{Adapted, Adapter, AdapterBlock, Columns, HeadProducts, HeadRows, Matrix};
 
 /// Which rows of the upward product a head has: those of its keys, or of its values.
 #[derive(Clone, Copy)]
@@ -20,53 +19,37 @@ pub(super) enum Part {
     Values,
 }
 
-/// The weights of the product, and what is added to them.
-pub(super) struct Up<'a, 'p> {
-    w: Matrix<'a>,
-    /// Adapters that are not merged, and space for u of a head: [M, r].
-    added: Option<(Adapter<'a>, Buf<'p>)>,
-}
-
-impl<'a, 'p> Up<'a, 'p> {
-    /// Returns the product of a layer, whose weights are valid until the next product of weights in codes.
-    pub(super) fn of(layer: &LayerPass<'_, 'a, 'p>) -> Up<'a, 'p> {
-        let added = layer.w.adapters.added(Site::LatentUp).map(|adapter| {
-            let u = layer.bufs.u_once.expect("a pass with adapters of the product has room for u of a head");
-            (adapter, u.slice(0, layer.pass.rows * adapter.a.n))
-        });
-        Up { w: layer.w.ready(layer.dev, Site::LatentUp), added }
-    }
-
-    /// Computes `out` = `y` W of a head. `y`: [M, P] or [M, V]; `out`: [M, L].
-    pub(super) fn head_to_latent(
-        &self,
-        dev: &dyn Device,
-        bufs: &LatentBufs<'_>,
-        (part, head): (Part, usize),
-        y: Buf<'_>,
-        out: Buf<'_>,
-    ) {
-        let w = bufs.part(self.w, head, part);
-        let Some((adapter, u)) = self.added else { return dev.matmul_dx(y, w, out, false) };
-        let adapter = bufs.adapter_part(adapter, head, part);
-        dev.adapt_backward_u(y, adapter, u);
-        dev.adapted_dx(y, Adapted { w, codes: None, bias: None, adapter }, u, out);
-    }
-
-    /// Computes `out` = `x` W^T of a head. `x`: [M, L]; `out`: [M, P] or [M, V].
-    pub(super) fn latent_to_head(
-        &self,
-        dev: &dyn Device,
-        bufs: &LatentBufs<'_>,
-        (part, head): (Part, usize),
-        x: Buf<'_>,
-        out: Buf<'_>,
-    ) {
-        let w = bufs.part(self.w, head, part);
-        let Some((adapter, u)) = self.added else { return dev.matmul(x, w, None, out, false) };
-        let adapter = bufs.adapter_part(adapter, head, part);
-        dev.adapted(x, Adapted { w, codes: None, bias: None, adapter }, None, u, out);
-    }
+/// Multiplies the columns of each head with its rows of the product, x W^T, or with their transpose, x W: to latents.
+///
+/// With adapters that are not merged, one head after another.
+pub(super) fn product(
+    layer: &LayerPass<'_, '_, '_>,
+    bufs: &LatentBufs<'_>,
+    (part, is_turned): (Part, bool),
+    [x, y]: [Columns<'_>; 2],
+) {
+    let (dev, w) = (layer.dev, layer.w.ready(layer.dev, Site::LatentUp));
+    let ((first, n), narrow) = match part {
+        Part::Keys => (bufs.rows_of(0, part), bufs.keys),
+        Part::Values => (bufs.rows_of(0, part), bufs.values),
+    };
+    let of_head = HeadRows { first, step: bufs.key_dim + bufs.value_dim, rows: n };
+    let (x_room, y_room) = if is_turned { (narrow, bufs.wide) } else { (bufs.wide, narrow) };
+    let (rows, heads) = (bufs.rows, bufs.heads);
+    let products = HeadProducts { x, w, part: of_head, y, rows, heads, is_turned, x_room, y_room };
+    let Some(adapter) = layer.w.adapters.added(Site::LatentUp) else { return dev.matmul_heads(products) };
+    let u = layer.bufs.u_once.expect("a pass with adapters of the product has room for u of a head");
+    let u = u.slice(0, layer.pass.rows * adapter.a.n);
+    let of_one = |head, x, w, y| {
+        let adapted = Adapted { w, codes: None, bias: None, adapter: bufs.adapter_part(adapter, head, part) };
+        if is_turned {
+            dev.adapt_backward_u(x, adapted.adapter, u);
+            dev.adapted_dx(x, adapted, u, y);
+        } else {
+            dev.adapted(x, adapted, None, u, y);
+        }
+    };
+    products.one_by_one(|args| dev.move_columns(args), of_one);
 }
 
 /// Returns whether the gradient of the product, or of its adapters, is computed.
