@@ -22,7 +22,8 @@ impl Meta<'_> {
             return Ok(None);
         }
         let ffn = self.size(key::EXPERT_FFN)?;
-        let balance = defaults::of(row).get("router_aux_loss_coef").and_then(Value::as_f64).unwrap_or_default();
+        let balance =
+            defaults::of(row).get("router_aux_loss_coef").and_then(Value::as_f64).unwrap_or_default();
         let plain = ExpertsSpec {
             count: self.size(key::EXPERTS)?,
             chosen: self.size(key::EXPERTS_USED)?,

@@ -143,13 +143,7 @@ fn what_cannot_be_a_file_is_named_and_nothing_is_left() {
         json!({ "type": "WordLevel", "vocab": tokenizer["model"]["vocab"], "unk_token": "0" });
     folder.write("hf/tokenizer.json", &tokenizer.to_string());
     folder.train("words", &[&format!("model={model}"), "train.steps=1"]);
-    check(
-        "words",
-        "m.gguf",
-        &[],
-        1,
-        &["error[tokenizer-unsupported]: ", "WordLevel", "--format folder"],
-    );
+    check("words", "m.gguf", &[], 1, &["error[tokenizer-unsupported]: ", "WordLevel", "--format folder"]);
     // A flipped bit is found before anything is written.
     let weights =
         fs::canonicalize(folder.path("out/checkpoints/latest")).expect("a link").join("model.safetensors");

@@ -131,7 +131,7 @@ fn queries_backward(
     d: &GradientBufs<'_>,
     d_first: Buf<'_>,
 ) {
-    let (layer, dev, p) = (step.layer, step.layer.dev, bufs.key_dim);
+    let (layer, p) = (step.layer, bufs.key_dim);
     let rotated = bufs.latents(bufs.adjacent, bufs.heads + 2);
     if is_trained(step) {
         bufs.heads(layer, rotated, bufs.by_head(bufs.wide), bufs.latent);

@@ -29,9 +29,10 @@ pub(super) fn product(
     [x, y]: [Columns<'_>; 2],
 ) {
     let (dev, w) = (layer.dev, layer.w.ready(layer.dev, Site::LatentUp));
-    let ((first, n), narrow) = match part {
-        Part::Keys => (bufs.rows_of(0, part), bufs.keys),
-        Part::Values => (bufs.rows_of(0, part), bufs.values),
+    let (first, n) = bufs.rows_of(0, part);
+    let narrow = match part {
+        Part::Keys => bufs.keys,
+        Part::Values => bufs.values,
     };
     let of_head = HeadRows { first, step: bufs.key_dim + bufs.value_dim, rows: n };
     let (x_room, y_room) = if is_turned { (narrow, bufs.wide) } else { (bufs.wide, narrow) };
