@@ -97,10 +97,6 @@ pub fn check_codes(
             .fact("weights are not rounded to it: they stay in the blocks that the model's file has")
             .hint(format!("{}remove {key}", nf4(key))));
     }
-    if how.is_some() && spec.each_layer().any(|layer| layer.latent().is_some()) {
-        let message = format!("{key}: products of latent attention are not built in codes");
-        return Err(Error::usage(slug, message).hint(format!("remove {key}")));
-    }
     if how == Some(Quantization::Gguf) && spec.has_states() {
         let message =
             format!("{key} = \"gguf\": files of models with linear attention have columns in another order");
