@@ -1,5 +1,5 @@
-//! Launchers of `attention_latent.cu`, `attention_backward_latent.cu` and their twins for Hopper: attention over latents,
-//! whose keys are values too, in bf16, with keys of 576 elements and values of 512.
+//! Launchers of `attention_latent.cu`, `attention_backward_latent.cu` and their twins for Hopper: attention over
+//! latents, whose keys are values too, in bf16, with keys of 576 elements and values of 512.
 //!
 //! How many rows a block has, and whether keys come through one buffer or two, follows from a card's shared memory and
 //! changes no bit. Other widths, f32, and cards whose shared memory is too small take the plain kernels.
@@ -47,8 +47,8 @@ pub(super) fn is_planned(kv_heads: usize, head_dim: usize) -> bool {
 
 /// Returns the maximum rows of results of pieces after a tile's first: of whole tiles, and of segments' last ones that
 /// many rows see. A row is in one such tile of its own segment and sees one of its parent's; a tile of more than one
-/// piece has more than `PIECE_STEPS` steps of `UNIT` rows and heads, of which a row is in `heads / UNIT` at most, rounded
-/// up.
+/// piece has more than `PIECE_STEPS` steps of `UNIT` rows and heads, of which a row is in `heads / UNIT` at most,
+/// rounded up.
 pub(super) fn part_rows(rows: usize, segments: usize, heads: usize) -> usize {
     let last = segments.min(2 * rows * heads.div_ceil(UNIT) / (PIECE_STEPS + 1));
     (rows / UNIT + last).max(1) * UNIT * (heads / PIECE_HEADS).max(1)

@@ -1,8 +1,8 @@
-// Attention over latents by Hopper's own instructions, for segments of any number of rows: what attention_latent.cu does,
-// to the bit, two groups of four warps multiplying together. On other cards the file is empty.
+// Attention over latents by Hopper's own instructions, for segments of any number of rows: what attention_latent.cu
+// does, to the bit, two groups of four warps multiplying together. On other cards the file is empty.
 //
-// A block has 64 rows. Of a unit of 64 keys each group computes the scores of 32, in the two chains; the groups exchange
-// the largest ones and the weights, and each multiplies all weights with half the columns.
+// A block has 64 rows. Of a unit of 64 keys each group computes the scores of 32, in the two chains; the groups
+// exchange the largest ones and the weights, and each multiplies all weights with half the columns.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 

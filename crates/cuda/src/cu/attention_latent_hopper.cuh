@@ -1,5 +1,5 @@
-// Shared by the kernels of attention over latents by Hopper's own instructions: 64 rows of queries, gradients or keys in
-// panels (attention_hopper.cuh), and two groups of four warps that multiply them.
+// Shared by the kernels of attention over latents by Hopper's own instructions: 64 rows of queries, gradients or keys
+// in panels (attention_hopper.cuh), and two groups of four warps that multiply them.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 

@@ -4,7 +4,8 @@
 //
 // A sum is one chain of steps of 16 along the contraction, as everywhere: the tile is a matter of speed.
 
-/// Elements from a row to the next and from a head to the next of x and of the output, and from a head to the next of w.
+/// Elements from a row to the next and from a head to the next of x and of the output, and from a head to the next of
+/// w.
 struct Apart {
     u64 x_row, x_head, w_head, out_row, out_head;
 };

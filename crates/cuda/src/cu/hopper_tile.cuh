@@ -1,5 +1,5 @@
-// Tiles of 128 rows by Hopper's own instructions: two groups of four warps have 64 rows each, and all threads copy, from
-// any rows (experts_tile.cuh), while products run. A sum is one chain of steps of 16 depths.
+// Tiles of 128 rows by Hopper's own instructions: two groups of four warps have 64 rows each, and all threads copy,
+// from any rows (experts_tile.cuh), while products run. A sum is one chain of steps of 16 depths.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ROWS 128
@@ -92,8 +92,8 @@ __device__ __forceinline__ void copy_async_16_to(u32 to, const void* from) {
 }
 __device__ __forceinline__ void copy_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-/// Writes a group's sums of `rows` rows and `cols` columns, multiples of eight, to rows `pitch` elements apart: 16 bytes
-/// of bf16 at a time.
+/// Writes a group's sums of `rows` rows and `cols` columns, multiples of eight, to rows `pitch` elements apart: 16
+/// bytes of bf16 at a time.
 template <u32 COLS> __device__ __forceinline__ void put_group(const GroupSums<COLS>& sums, bf16* to, u64 pitch, u32 rows, u32 cols) {
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
