@@ -308,6 +308,20 @@ const GEMMA4: Architecture = Architecture {
     ..LLAMA
 };
 
+/// What families with latent attention have in common.
+const LATENT: Architecture = Architecture {
+    gguf: None,
+    gguf_rope_pairs: false,
+    has_experts: true,
+    has_routed_keys: true,
+    has_sigmoid_router: true,
+    has_shared_expert: true,
+    has_latent: true,
+    reads_attention_bias: false,
+    reads_mlp_bias: false,
+    ..LLAMA
+};
+
 /// The table, in the order of `Family`; fields that a row does not set are Llama's.
 pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
     LLAMA,
@@ -547,45 +561,20 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         family: Family::DeepSeekV2,
         causal_lm: "DeepseekV2ForCausalLM",
         classifier: "DeepseekV2ForSequenceClassification",
-        gguf: None,
-        gguf_rope_pairs: false,
-        has_experts: true,
-        has_routed_keys: true,
-        has_shared_expert: true,
-        has_latent: true,
-        reads_attention_bias: false,
-        reads_mlp_bias: false,
-        ..LLAMA
+        has_sigmoid_router: false,
+        ..LATENT
     },
     Architecture {
         family: Family::DeepSeekV3,
         causal_lm: "DeepseekV3ForCausalLM",
         classifier: "DeepseekV3ForSequenceClassification",
-        gguf: None,
-        gguf_rope_pairs: false,
-        has_experts: true,
-        has_routed_keys: true,
-        has_sigmoid_router: true,
-        has_shared_expert: true,
-        has_latent: true,
-        reads_attention_bias: false,
-        reads_mlp_bias: false,
-        ..LLAMA
+        ..LATENT
     },
     Architecture {
         family: Family::Glm4MoeLite,
         causal_lm: "Glm4MoeLiteForCausalLM",
         classifier: "Glm4MoeLiteForSequenceClassification",
-        gguf: None,
-        gguf_rope_pairs: false,
-        has_experts: true,
-        has_routed_keys: true,
-        has_sigmoid_router: true,
-        has_shared_expert: true,
-        has_latent: true,
-        reads_attention_bias: false,
-        reads_mlp_bias: false,
-        ..LLAMA
+        ..LATENT
     },
     Architecture {
         family: Family::GptOss,

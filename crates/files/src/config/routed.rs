@@ -1,4 +1,4 @@
-//! Experts by DeepSeek's keys, which GLM's files have too: those of routers that score by sigmoids, and of DeepSeek-V2's.
+//! Experts by DeepSeek's keys, which GLM's files have too: their routers score by sigmoids, or by a softmax in V2.
 
 use super::keys::{Config, FFN_MAX, LAYERS_MAX, brief, out_of_range, short, unsupported};
 use plimsoll_arch::{
