@@ -7,8 +7,8 @@ use crate::{LoraShape, LoraTarget, LoraTargets, ModelSpec, ParamKind, Quantizati
 impl LoraTarget {
     /// Returns its path in a decoder layer of a model, or in one of the layer's experts.
     pub fn path_in(self, model: &ModelSpec, expert: Option<u32>) -> String {
-        if self.is_of_all_experts() && model.architecture().has_dense_beside {
-            return self.name().to_string(); // Beside `mlp`, not inside.
+        if self.is_of_all_experts() && model.architecture().joins_dense {
+            return self.name().to_string(); // Next to `mlp`, not inside.
         }
         self.path(expert)
     }

@@ -129,9 +129,9 @@ pub struct Architecture {
     pub has_biased_experts: bool,
     /// True if the softmax of each query head has a sink: a logit that takes part in its sum, and has no value.
     pub has_sinks: bool,
-    /// True if experts, which a file asks for in all layers or in none, are beside the dense part: each of the two has
+    /// True if experts, which a file asks for in all layers or in none, are next to the dense part: each of the two has
     /// norms of its own, and the router reads rows before these.
-    pub has_dense_beside: bool,
+    pub joins_dense: bool,
     /// True if a shared expert computes every row, next to those that a router chooses.
     pub has_shared_expert: bool,
     /// True if layers may have linear attention; the heads of the other layers then have output gates.
@@ -256,7 +256,7 @@ const LLAMA: Architecture = Architecture {
     has_experts_alone: false,
     has_biased_experts: false,
     has_sinks: false,
-    has_dense_beside: false,
+    joins_dense: false,
     has_shared_expert: false,
     has_delta: false,
     groups_delta: false,
@@ -294,7 +294,7 @@ const GEMMA4: Architecture = Architecture {
     norms: GEMMA_NORMS,
     gate: Gate::GeluTanh,
     has_experts: true,
-    has_dense_beside: true,
+    joins_dense: true,
     scales_embedding: true,
     caps_logits: true,
     has_global_heads: true,
@@ -529,7 +529,7 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         causal_lm: "Gemma4UnifiedForCausalLM",
         classifier: "Gemma4UnifiedTextForSequenceClassification",
         has_experts: false,
-        has_dense_beside: false,
+        joins_dense: false,
         wrapper: Some("gemma4_unified"),
         config_keys: &[("use_double_wide_mlp", Some(false))],
         ..GEMMA4

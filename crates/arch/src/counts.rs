@@ -26,6 +26,10 @@ impl ModelSpec {
     fn parameters_with(&self, of_layer: impl Fn(&ExpertsSpec) -> u32) -> u64 {
         let (v, h) = (u64::from(self.vocab), u64::from(self.hidden));
         let mut parameters = v * h * if self.tied { 1 } else { 2 } + h;
+        if let Some(width) = self.inputs {
+            let (width, all) = (u64::from(width), u64::from(self.layers.len() * width));
+            parameters += v * all + all * h + width;
+        }
         for layer in 0..self.layers.len() {
             let times = self.layer(layer).experts().map_or(1, |experts| of_layer(&experts).into());
             each_row(self, layer, |row| {

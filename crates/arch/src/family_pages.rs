@@ -123,17 +123,18 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
     },
     FamilyPage {
         family: Family::Gemma4,
-        models: "Gemma 4, text: 31B, 26B-A4B",
+        models: "Gemma 4, text: 31B, 26B-A4B, E2B, E4B",
         beyond: "[heads of two kinds](decisions/0120-gemma-4-has-heads-of-two-kinds.md), in layers with windows and \
                  without; normalised values, which are keys in the latter if `attention_k_eq_v`; `proportional` \
                  rotation; a number that multiplies what a layer gives; GeGLU; embeddings times the root of their \
-                 width; soft-cap of logits; [experts beside the dense \
-                 part](decisions/0124-experts-beside-a-dense-part.md) if `enable_moe_block`, on the CPU",
+                 width; soft-cap of logits; [experts next to the dense \
+                 part](decisions/0124-experts-next-to-a-dense-part.md) if `enable_moe_block`, on the CPU; [inputs of \
+                 layers and shared keys](details/models.md#inputs-of-layers-and-shared-keys), with adapters",
     },
     FamilyPage {
         family: Family::Gemma4Unified,
         models: "Gemma 4 12B, text",
-        beyond: "as Gemma 4, without experts",
+        beyond: "as Gemma 4, without experts and inputs of layers",
     },
     FamilyPage {
         family: Family::Granite,

@@ -8,7 +8,8 @@
 use crate::architecture::{Architecture, QkNorms};
 use crate::{
     Attention, AttentionSpec, DeltaSpec, DenseSpec, ExpertsSpec, Family, Ffn, GlobalHeads, LatentSpec,
-    LayerList, LayerSet, LayerSpec, LayersWith, Mixer, ModelSpec, Multipliers, RopeScaling, Values, Window,
+    LayerList, LayerSet, LayerSpec, LayersWith, Mixer, ModelSpec, Multipliers, RopeScaling, SharedKeys,
+    Values, Window,
 };
 
 /// The shape of one decoder in the words of `config.json`.
@@ -61,6 +62,10 @@ pub struct FileShape {
     /// Latent attention of all layers, if they have it: `heads` and `kv_heads` are its heads, `head_dim` their rotated
     /// elements.
     pub latent: Option<LatentSpec>,
+    /// The last layers, if they have keys and values of earlier ones.
+    pub shared: Option<SharedKeys>,
+    /// Elements of a layer's own input of each token, if layers have such inputs.
+    pub inputs: Option<u32>,
 }
 
 impl FileShape {
@@ -89,6 +94,8 @@ impl FileShape {
         experts: None,
         delta: None,
         latent: None,
+        shared: None,
+        inputs: None,
     };
 
     /// Returns the decoder with its layers one by one. Panics above `LAYERS_MAX` layers.
@@ -117,6 +124,15 @@ impl FileShape {
             multipliers: self.multipliers,
             is_wrapped: self.is_wrapped,
             named_width: self.ffn,
+            inputs: self.inputs,
+        }
+    }
+
+    /// Returns whether a layer has keys and values of an earlier one, and whether its dense part is twice as wide.
+    const fn shares(&self, layer: u32) -> (bool, bool) {
+        match self.shared {
+            Some(shared) if layer + shared.layers >= self.layers => (true, shared.wide),
+            _ => (false, false),
         }
     }
 
@@ -127,6 +143,7 @@ impl FileShape {
             _ => None,
         };
         let is_rotated = !self.attention.unrotated.contains(layer);
+        let (shares, is_wide) = self.shares(layer);
         let (of_mixer, mixer) = match (self.delta, self.latent) {
             (_, Some(latent)) => (5, Mixer::Latent(latent)),
             (Some(delta), _) if delta.layers.contains(layer) => (4, Mixer::Delta(delta.each)),
@@ -160,6 +177,7 @@ impl FileShape {
                     score_cap: self.attention.score_cap,
                     gated: self.attention.gated,
                     values: match (self.architecture().has_global_heads, global.keys_are_values) {
+                        _ if shares => Values::Shared,
                         (false, _) => Values::Own,
                         (true, false) => Values::Normed,
                         (true, true) => Values::OfKeys,
@@ -167,12 +185,16 @@ impl FileShape {
                     sinks: self.attention.sinks,
                     over_latents: false,
                 };
-                (window.is_some() as usize + 2 * is_rotated as usize, Mixer::Attention(attention))
+                let of = if shares { 6 } else { 2 * is_rotated as usize };
+                (window.is_some() as usize + of, Mixer::Attention(attention))
             }
         };
         let (of_ffn, ffn) = match self.experts {
             Some(experts) if experts.layers.contains(layer) => (8, Ffn::Experts(experts.each)),
-            _ => (0, Ffn::Dense(DenseSpec { width: self.ffn, bias: self.mlp_bias })),
+            _ => {
+                let width = if is_wide { 2 * self.ffn } else { self.ffn };
+                (0, Ffn::Dense(DenseSpec { width, bias: self.mlp_bias }))
+            }
         };
         (of_mixer + of_ffn, LayerSpec { norms: &self.architecture().norms, mixer, ffn })
     }
@@ -214,6 +236,10 @@ impl ModelSpec {
         } else {
             (None, first)
         };
+        let is_shared = |layer: &LayerSpec| layer.attention().is_some_and(|of| of.values == Values::Shared);
+        let shared = self.layers.iter().filter(|layer| is_shared(layer)).count() as u32;
+        let is_wide = |layer: &LayerSpec| layer.dense().is_some_and(|of| of.width != self.named_width);
+        let wide = self.each_layer().any(|layer| is_shared(&layer) && is_wide(&layer));
         let is_windowed = |layer: &LayerSpec| layer.attention().is_some_and(|of| of.window.is_some());
         let is_unrotated = |layer: &LayerSpec| layer.attention().is_some_and(|of| !of.is_rotated);
         let (delta, experts) = (
@@ -259,6 +285,8 @@ impl ModelSpec {
                 .map(|each| LayersWith { layers: those(&|layer| layer.experts().is_some()), each }),
             delta: delta.map(|each| LayersWith { layers: those(&|layer| layer.delta().is_some()), each }),
             latent,
+            shared: (shared > 0).then_some(SharedKeys { layers: shared, wide }),
+            inputs: self.inputs,
         };
         assert!(shape.spec() == *self, "layers that differ in what no file has: {self:?}");
         shape

@@ -143,7 +143,7 @@ impl Ffn {
     pub(crate) fn rows(&self, h: u32, of: &Architecture, add: &mut impl FnMut(TensorRow)) {
         match self {
             Ffn::Dense(dense) => dense.rows(h, of.is_fused, add),
-            Ffn::Experts(experts) if of.has_dense_beside => experts.rows_beside(h, add),
+            Ffn::Experts(experts) if of.joins_dense => experts.joined_rows(h, add),
             Ffn::Experts(experts) => experts.rows(h, add),
         }
     }

@@ -119,6 +119,15 @@ pub struct GlobalHeads {
     pub keys_are_values: bool,
 }
 
+/// The last layers, which have keys and values of earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedKeys {
+    /// How many.
+    pub layers: u32,
+    /// True if their dense parts are twice as wide.
+    pub wide: bool,
+}
+
 /// How attention differs from plain causal attention over rotated heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {

@@ -35,7 +35,7 @@ pub use family_pages::{FamilyPage, families_in_markdown};
 pub use file_shape::FileShape;
 pub use layer::*;
 pub use layer_list::{LAYER_KINDS_MAX, LayerList};
-pub use layers::{Attention, GlobalHeads, LAYERS_MAX, LayerSet, LayersWith, Multipliers, Window};
+pub use layers::{Attention, GlobalHeads, LAYERS_MAX, LayerSet, LayersWith, Multipliers, SharedKeys, Window};
 pub use lora::{LoraShape, LoraTarget, LoraTargets, Quantization};
 pub use model_spec::{LISTED_MAX, ModelSpec, RopeScaling};
 pub use param::ParamKind;
@@ -43,5 +43,8 @@ pub use presets::{PLAN_ONLY, PRESETS};
 pub use published::{nearest_preset, preset_of};
 pub use rope_factors::RopeFactors;
 pub use site::{Site, SiteMap};
-pub use table::{Product, expected_tensors, gguf_rows, layer_rows, layer_tensors, products};
+pub use table::{
+    INPUT_CONTEXT, INPUT_NORM, INPUT_TABLE, Product, expected_tensors, gguf_rows, layer_rows, layer_tensors,
+    products,
+};
 pub use tensor_row::{KeyGroups, TensorRow, is_kept_in_f32};

@@ -317,7 +317,7 @@ mod tests {
         let ffn = LoraTargets::FFN.of_model(&next);
         assert_eq!(ffn.unfit(&next), Some(crate::Unfit::OtherInPeft(ffn)));
         assert_eq!(delta.unfit(&ModelSpec::preset("qwen3.5-4b").unwrap()), None);
-        // A dense part beside experts has other weights than these.
+        // A dense part next to experts has other weights than these.
         let both = LoraTargets::new([LoraTarget::Up, LoraTarget::Down, LoraTarget::ExpertsDown]).unwrap();
         let (gemma, large) = ("gemma-4-26b-a4b", "qwen3-30b-a3b");
         let unfit = |preset: &str| {

@@ -3,7 +3,9 @@
 //! Legend: V vocab, L layers, h hidden.
 
 use crate::architecture::Architecture;
-use crate::{AttentionSpec, Cache, CacheSpec, Family, LayerList, LayerSpec, Multipliers, RopeFactors};
+use crate::{
+    AttentionSpec, Cache, CacheSpec, Family, LayerList, LayerSpec, Multipliers, RopeFactors, Values,
+};
 
 /// Maximum tokens that a device lists of a row of the head: with a tile they are sorted in one block of a card.
 pub const LISTED_MAX: u32 = 1024;
@@ -92,6 +94,8 @@ pub struct ModelSpec {
     pub tied: bool,
     /// Longest sequence that the model supports.
     pub max_positions: u32,
+    /// w: elements of a layer's own input of each token, if layers have such inputs.
+    pub inputs: Option<u32>,
     /// Constant factors.
     pub multipliers: Multipliers,
     /// True if it is the language model of a vision-language model, whose names its adapters use.
@@ -114,6 +118,15 @@ impl ModelSpec {
     /// Iterates over the softmax attention of the layers that have it, first to last.
     pub fn attentions(&self) -> impl Iterator<Item = AttentionSpec> {
         self.layers.iter().filter_map(LayerSpec::attention)
+    }
+
+    /// Returns the layer whose keys and values a layer has, if it has none of its own: the last one of the same kind.
+    pub fn donor(&self, layer: u32) -> Option<u32> {
+        let of = |layer: u32| self.layer(layer).attention();
+        let own = of(layer).filter(|own| own.values == Values::Shared)?;
+        let is_donor =
+            |layer: &u32| of(*layer).is_some_and(|of| of.values != Values::Shared && of.window == own.window);
+        (0..layer).rev().find(is_donor)
     }
 
     /// Returns the largest number that `of` gives for a layer; 0 without layers.

@@ -35,15 +35,15 @@ pub enum ParamKind {
     Router,
     /// [E]: the bias of a router
     RouterBias,
-    /// [h], experts beside a dense part only: multiplies what the router reads
+    /// [h], experts next to a dense part only: multiplies what the router reads
     RouterScale,
-    /// [E], experts beside a dense part only: multiplies the weights of experts
+    /// [E], experts next to a dense part only: multiplies the weights of experts
     ExpertScale,
-    /// [h], experts beside a dense part only: before the experts
+    /// [h], experts next to a dense part only: before the experts
     ExpertsNorm,
-    /// [h], experts beside a dense part only: after the experts
+    /// [h], experts next to a dense part only: after the experts
     ExpertsPostNorm,
-    /// [h], a dense part beside experts only: after the dense part
+    /// [h], a dense part next to experts only: after the dense part
     DensePostNorm,
     /// [1, h]: scores what the shared expert of a layer adds
     SharedGate,
@@ -61,6 +61,18 @@ pub enum ParamKind {
     IndexWeights,
     /// [h]: after the feed-forward part
     FfnPostNorm,
+    /// [V, L w]: the layers' own inputs of each token
+    InputTable,
+    /// [L w, h]: the layers' own inputs from embeddings
+    InputContext,
+    /// [w]: the norm of what `InputContext` gives
+    InputNorm,
+    /// [w, h]: gates a layer's own input
+    InputGate,
+    /// [h, w]: what a layer's own input adds
+    InputProjection,
+    /// [h]: after a layer's own input
+    InputPostNorm,
     /// [1]: multiplies what the layer gives; never trained
     LayerScale,
     /// [h]
@@ -106,7 +118,9 @@ impl ParamKind {
 
     /// Returns whether a layer multiplies rows by this parameter.
     pub fn is_product(self) -> bool {
-        use ParamKind::{IndexKey, IndexQuery, IndexWeights, Router, SharedGate};
-        self.site().is_some() || matches!(self, Router | SharedGate | IndexQuery | IndexKey | IndexWeights)
+        use ParamKind::{IndexKey, IndexQuery, IndexWeights, InputGate, InputProjection, Router, SharedGate};
+        self.site().is_some()
+            || matches!(self, Router | SharedGate | InputGate | InputProjection)
+            || matches!(self, IndexQuery | IndexKey | IndexWeights)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     Attention, DeltaSpec, ExpertsSpec, Family, FileShape, GlobalHeads, IndexSpec, LatentSpec, LayerSet,
-    LayersWith, ModelSpec, Multipliers, QkNorms, RopeFactors, RopeScaling, SigmoidSpec, Window,
+    LayersWith, ModelSpec, Multipliers, QkNorms, RopeFactors, RopeScaling, SharedKeys, SigmoidSpec, Window,
 };
 
 #[rustfmt::skip]
@@ -328,9 +328,26 @@ const fn gemma_4(shape: FileShape, keys: u32, kv_heads: u32, head_dim: u32) -> F
     }
 }
 
-/// Returns Gemma 4 with `count` experts beside the dense part of each layer, of which eight, or two of eight, compute
+/// Returns Gemma 4 with windows of 512 in all layers but every n-th, whose values are products of their own.
+const fn gemma_4_small(shape: FileShape, n: u32) -> FileShape {
+    let windowed = with_windows(shape, 512, n, Some(1e4));
+    let global = Some(GlobalHeads { kv_heads: shape.kv_heads, head_dim: 512, keys_are_values: false });
+    FileShape {
+        attention: Attention { global, scale: Some(1.0), ..windowed.attention },
+        multipliers: Multipliers { logit_cap: Some(30.0), ..windowed.multipliers },
+        rope_scaling: RopeScaling::Proportional { share: 0.25, factor: 1.0 },
+        ..windowed
+    }
+}
+
+/// Returns `shape` with inputs of layers of their own, and keys of earlier layers in the last ones.
+const fn with_inputs(shape: FileShape, shared: u32, wide: bool) -> FileShape {
+    FileShape { inputs: Some(256), shared: Some(SharedKeys { layers: shared, wide }), ..shape }
+}
+
+/// Returns Gemma 4 with `count` experts next to the dense part of each layer, of which eight, or two of eight, compute
 /// a row.
-const fn beside(shape: FileShape, count: u32, ffn: u32) -> FileShape {
+const fn joined(shape: FileShape, count: u32, ffn: u32) -> FileShape {
     let each = ExpertsSpec {
         count,
         chosen: if count > 8 { 8 } else { 2 },
@@ -402,7 +419,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("nano-deepseek-v2", nano_deepseek_v2().spec()),
     ("nano-deepseek-v3", nano_deepseek().spec()),
     ("nano-gemma-4", gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 256, 1e-6, 1e3, true, 64), 8, 1, 64).spec()),
-    ("nano-gemma-4-moe", beside(gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 128, 1e-6, 1e3, true, 64), 8, 1, 64), 8, 64).spec()),
+    ("nano-gemma-4-moe", joined(gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 128, 1e-6, 1e3, true, 64), 8, 1, 64), 8, 64).spec()),
     ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-360m", shape(Family::Llama, 49152, 960, 32, 15, 5, 64, 2560, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-1.7b", shape(Family::Llama, 49152, 2048, 24, 32, 32, 64, 8192, 1e-5, 1.3e5, true, 8192).spec()),
@@ -459,7 +476,9 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("gemma-3-1b", with_windows(scaled(shape(Family::Gemma3, 262144, 1152, 26, 4, 1, 256, 6912, 1e-6, 1e6, true, 32768), 0.0625, ONES), 512, 6, Some(1e4)).spec()),
     ("gemma-3-4b", with_windows(FileShape { rope_scaling: RopeScaling::Linear { factor: 8.0 }, ..scaled(shape(Family::Gemma3, 262208, 2560, 34, 8, 4, 256, 10240, 1e-6, 1e6, true, 131072), 0.0625, ONES) }, 1024, 6, Some(1e4)).spec()),
     ("gemma-4-31b", gemma_4(shape(Family::Gemma4, 262144, 5376, 60, 32, 16, 256, 21504, 1e-6, 1e6, true, 262144), 1024, 4, 512).spec()),
-    ("gemma-4-26b-a4b", beside(gemma_4(shape(Family::Gemma4, 262144, 2816, 30, 16, 8, 256, 2112, 1e-6, 1e6, true, 262144), 1024, 2, 512), 128, 704).spec()),
+    ("gemma-4-e2b", with_inputs(gemma_4_small(shape(Family::Gemma4, 262144, 1536, 35, 8, 1, 256, 6144, 1e-6, 1e6, true, 131072), 5), 20, true).spec()),
+    ("gemma-4-e4b", with_inputs(gemma_4_small(shape(Family::Gemma4, 262144, 2560, 42, 8, 2, 256, 10240, 1e-6, 1e6, true, 131072), 6), 18, false).spec()),
+    ("gemma-4-26b-a4b", joined(gemma_4(shape(Family::Gemma4, 262144, 2816, 30, 16, 8, 256, 2112, 1e-6, 1e6, true, 262144), 1024, 2, 512), 128, 704).spec()),
     ("granite-3.3-2b", scaled(shape(Family::Granite, 49159, 2048, 40, 32, 8, 64, 8192, 1e-5, 1e7, true, 131072), 0.015625, [12.0, 0.22, 8.0]).spec()),
     ("granite-3.3-8b", scaled(shape(Family::Granite, 49159, 4096, 40, 32, 8, 128, 12800, 1e-5, 1e7, true, 131072), 0.0078125, [12.0, 0.22, 16.0]).spec()),
     ("phi-4-mini", FileShape { rope_scaling: PHI_4_MINI_ROPE, attention: Attention { rotated: Some(96), ..Attention::PLAIN }, ..shape(Family::Phi3, 200064, 3072, 32, 24, 8, 128, 8192, 1e-5, 1e4, true, 131072) }.spec()),
@@ -527,6 +546,8 @@ mod tests {
             ("gemma-2-9b", 9_241_705_984),
             ("gemma-3-1b", 999_885_952),
             ("gemma-4-31b", 30_697_345_280),
+            ("gemma-4-e2b", 4_628_569_344),
+            ("gemma-4-e4b", 7_463_013_376),
             ("gemma-4-26b-a4b", 25_233_141_760),
             ("smollm3-3b", 3_075_098_624),
             ("olmo-2-1b", 1_484_916_736),

@@ -147,6 +147,7 @@ mod tests {
             ("google/gemma-3-1b-it", Some("gemma-3-1b")),
             ("google/gemma-3-4b-pt", Some("gemma-3-4b")),
             ("google/gemma-4-31B-it", Some("gemma-4-31b")),
+            ("google/gemma-4-E2B-it", Some("gemma-4-e2b")),
             ("google/gemma-4-26B-A4B-it", Some("gemma-4-26b-a4b")),
             ("ibm-granite/granite-3.3-2b-base", Some("granite-3.3-2b")),
             ("somebody/else", None),

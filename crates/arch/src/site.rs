@@ -21,9 +21,9 @@ plimsoll_base::names! {
         GateUp = "gate_up",
         /// The down projection, n = h.
         Down = "down",
-        /// Gate and up projections of the shared expert, or of the dense part beside the experts.
+        /// Gate and up projections of the shared expert, or of the dense part next to the experts.
         SharedGateUp = "shared_gate_up",
-        /// The down projection of the shared expert, or of the dense part beside the experts, n = h.
+        /// The down projection of the shared expert, or of the dense part next to the experts, n = h.
         SharedDown = "shared_down",
         /// All inputs of linear attention.
         Delta = "delta",
@@ -129,7 +129,7 @@ mod tests {
         }
         let each = |site: Site| site.layers().iter().copied().chain(site.of_all_experts());
         let mut targets: Vec<LoraTarget> = Site::ALL.into_iter().flat_map(each).collect();
-        // Those of a dense part are in another product where experts are beside it.
+        // Those of a dense part are in another product where experts are next to it.
         assert_eq!(targets.len(), LoraTarget::ALL.len() + 3);
         targets.sort_unstable();
         targets.dedup();

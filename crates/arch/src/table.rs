@@ -3,7 +3,7 @@
 //! Each part of a layer lists its own (see `layer`); norms around the parts are listed here.
 
 use crate::param::ParamKind as Kind;
-use crate::tensor_row::{TensorRow, vector};
+use crate::tensor_row::{TensorRow, matrix, vector};
 use crate::{LayerSpec, ModelSpec};
 
 /// A matrix that a layer multiplies rows by.
@@ -33,10 +33,22 @@ pub(crate) fn each_row(spec: &ModelSpec, layer: u32, mut add: impl FnMut(TensorR
     norm(Kind::FfnNorm, norms.before, 1, second).into_iter().for_each(&mut add);
     ffn.rows(h, spec.architecture(), &mut add);
     norm(Kind::FfnPostNorm, norms.after, 1, "post_ffw_norm").into_iter().for_each(&mut add);
+    if let Some(width) = spec.inputs {
+        add(matrix(Kind::InputGate, ("per_layer_input_gate", "inp_gate"), [width, h]));
+        add(matrix(Kind::InputProjection, ("per_layer_projection", "proj"), [h, width]));
+        add(vector(Kind::InputPostNorm, ("post_per_layer_input_norm", "post_norm", "weight"), h));
+    }
     if spec.architecture().scales_layers {
         add(vector(Kind::LayerScale, ("layer_scalar", "layer_output_scale", ""), 1));
     }
 }
+
+/// Name of the table of the layers' own inputs.
+pub const INPUT_TABLE: &str = "embed_tokens_per_layer";
+/// Name of the product of embeddings that is added to them.
+pub const INPUT_CONTEXT: &str = "per_layer_model_projection";
+/// Name of the norm of that product.
+pub const INPUT_NORM: &str = "per_layer_projection_norm";
 
 /// Returns the tensors of a layer.
 pub fn layer_rows(spec: &ModelSpec, layer: u32) -> Vec<TensorRow> {
@@ -132,6 +144,12 @@ pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {
         list.extend(layer_tensors(spec, layer).into_iter().map(name));
     }
     list.push(("model.norm.weight".to_string(), vec![h]));
+    if let Some(width) = spec.inputs {
+        let (width, all) = (u64::from(width), u64::from(spec.layers.len() * width));
+        list.push((format!("model.{INPUT_TABLE}.weight"), vec![v, all]));
+        list.push((format!("model.{INPUT_CONTEXT}.weight"), vec![all, h]));
+        list.push((format!("model.{INPUT_NORM}.weight"), vec![width]));
+    }
     if !spec.tied {
         list.push(("lm_head.weight".to_string(), vec![v, h]));
     }

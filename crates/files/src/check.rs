@@ -125,7 +125,19 @@ fn check_score(model: &OpenModel) -> Result<()> {
 
 /// Returns true for tensors that add nothing to the spec.
 fn is_ignorable(name: &str, spec: &ModelSpec) -> bool {
-    name.ends_with("rotary_emb.inv_freq") || (name == HEAD && spec.tied) || is_of_further_tokens(name, spec)
+    is_of_no_use(name, spec)
+        || name.ends_with("rotary_emb.inv_freq")
+        || (name == HEAD && spec.tied)
+        || is_of_further_tokens(name, spec)
+}
+
+/// Returns whether a tensor is of keys or values of a layer that has those of another.
+fn is_of_no_use(name: &str, spec: &ModelSpec) -> bool {
+    let of_layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once(".self_attn."));
+    let Some((layer, module)) = of_layer else { return false };
+    let is_of_keys = ["k_proj.", "v_proj.", "k_norm.", "v_norm."].iter().any(|own| module.starts_with(own));
+    let layer = layer.parse().ok().filter(|layer| *layer < spec.layers.len());
+    is_of_keys && layer.is_some_and(|layer| spec.donor(layer).is_some())
 }
 
 /// Returns true for tensors of multi-token prediction, which is neither trained nor written: `mtp.*`, or layers after

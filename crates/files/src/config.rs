@@ -1,12 +1,12 @@
 //! Converts Hugging Face's `config.json` to a `ModelSpec` and back. Refuses what is not computed here by key and value:
 //! ignoring experts or soft-caps of a family without them, or another activation, would give wrong numbers.
 
-mod beside;
 mod biased;
 pub(crate) mod defaults;
 mod delta;
 mod experts;
 mod gemma4;
+mod joined;
 mod keys;
 mod latent;
 mod layers;
@@ -15,14 +15,13 @@ mod routed;
 
 use crate::wrapped;
 use keys::{
-    Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, WIDTH_MAX, out_of_range,
+    Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, VOCAB_MAX, WIDTH_MAX,
+    out_of_range,
 };
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
 use plimsoll_arch::{ARCHITECTURES, Architecture, FileShape, Gate, ModelSpec, Multipliers, QkNorms};
 use plimsoll_base::{DType, Error, Result};
 use serde_json::{Map, Value, json};
-
-const VOCAB_MAX: u64 = 1 << 22;
 
 /// Returns the name of the gates' activation.
 fn activation(architecture: &Architecture) -> &'static str {
@@ -124,6 +123,8 @@ pub(crate) fn model_from_config(config: &Value, file: &str) -> Result<(ModelSpec
         is_wrapped: text.is_some(),
         delta: config.delta(architecture, layers)?,
         latent: config.latent(architecture, heads, &rope)?,
+        shared: config.shared_keys(architecture, layers)?,
+        inputs: config.inputs(architecture)?,
     };
     check_shape(&shape, file)?;
     Ok((shape.spec(), head))
@@ -333,8 +334,8 @@ impl Config<'_> {
         let is_count = |key: &str| {
             if architecture.has_routed_keys {
                 key == routed::ROUTED
-            } else if architecture.has_dense_beside {
-                key == beside::COUNT
+            } else if architecture.joins_dense {
+                key == joined::COUNT
             } else {
                 experts::COUNT.contains(&key)
             }
@@ -347,7 +348,6 @@ impl Config<'_> {
                 return Err(unsupported(self.file, key, value, "a dense model"));
             }
         }
-        self.refuse_what_gemma4_lacks(architecture)?;
         let is_built = |value: &Value| {
             *value == Value::Bool(false) || (architecture.has_biased_experts && says_mxfp4(value))
         };

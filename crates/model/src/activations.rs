@@ -327,6 +327,7 @@ impl<'p> Activations<'p> {
             gate_up: rows(GATE_UP, self.gate_up),
             product: rows(product(spec), self.product),
             ffn: self.parts.ffn(of, layer, m),
+            input: self.parts.inputs.map(|inputs| inputs.layer(of, layer, m)),
             u: self.adapt.layer(of, layer, m),
             u_once: self.adapt.u_once,
         }

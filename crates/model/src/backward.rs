@@ -171,6 +171,7 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
             dev.cast(d_resid, d_out);
         }
         let step = LayerBackward { layer: &layer, grads, add, back: &back, d_resid, d_out };
+        parts::inputs::backward(&step);
         ffn(&step);
         // Nothing needs the gradient of the first layer's input if embeddings are frozen.
         mixer(&step, l > 0 || step.weights().is_some());

@@ -17,6 +17,7 @@ pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
     if let Some(factor) = decoder.embedding_factor() {
         dev.scale(first, factor);
     }
+    parts::inputs::begin(dev, decoder, pass, first);
     let kept = pass.acts.kept(pass.rows);
     for l in 0..spec.layers.len() as usize {
         let bufs = pass.acts.layer(spec, l as u32, pass.rows);
@@ -31,6 +32,7 @@ pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
 fn layer(layer: &LayerPass<'_, '_, '_>) {
     layer_to_gates(layer);
     parts::add_ffn(layer);
+    parts::inputs::add(layer);
     if let Some(scale) = layer.w.scale {
         layer.dev.scale_by(layer.bufs.next, scale);
     }

@@ -98,7 +98,7 @@ impl LayerPass<'_, '_, '_> {
         self.linear(Site::SharedDown, product, None, Some(next), next);
     }
 
-    /// Computes the down projection of the dense part beside experts.
+    /// Computes the down projection of the dense part next to experts.
     pub(crate) fn dense_out(&self, product: Buf<'_>, out: Buf<'_>) {
         self.linear(Site::SharedDown, product, None, None, out);
     }

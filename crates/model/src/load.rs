@@ -379,6 +379,8 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
         | ParamKind::ExpertsNorm
         | ParamKind::ExpertsPostNorm
         | ParamKind::DensePostNorm
+        | ParamKind::InputNorm
+        | ParamKind::InputPostNorm
         | ParamKind::FinalNorm
         | ParamKind::QNorm
         | ParamKind::KNorm => {

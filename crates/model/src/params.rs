@@ -5,7 +5,9 @@
 //! the optimizer is one element-wise pass over all parameters.
 
 use crate::transposed::Transposed;
-use plimsoll_arch::{KeyGroups, ModelSpec, ParamKind, TensorRow, layer_tensors};
+use plimsoll_arch::{
+    INPUT_CONTEXT, INPUT_NORM, INPUT_TABLE, KeyGroups, ModelSpec, ParamKind, TensorRow, layer_tensors,
+};
 use plimsoll_base::{DType, Encoding};
 use plimsoll_device::{CODE_BLOCK, Layouts, Run, matrix_elements};
 
@@ -154,8 +156,9 @@ impl Param {
 
     /// True unless it is outside of layers: the embedding, the final norm or the head.
     pub fn is_of_layer(&self) -> bool {
-        use ParamKind::{Embed, FinalNorm, Head, ValueHead};
-        !matches!(self.kind, Embed | FinalNorm | Head | ValueHead)
+        use ParamKind::{Embed, FinalNorm, Head, InputContext, InputNorm, InputTable, ValueHead};
+        let is_end = matches!(self.kind, Embed | FinalNorm | Head | ValueHead);
+        !is_end && !matches!(self.kind, InputTable | InputContext | InputNorm)
     }
 }
 
@@ -213,8 +216,23 @@ impl ParamTable {
                 };
                 table.add_parts(of_device, weights, kind, layer, k, tensors.iter().map(part).collect());
             }
+            if let Some((donor, of)) = spec.donor(layer).zip(spec.layer(layer).attention()) {
+                // Keys of another layer go through its norm: its weights lie with this layer's too.
+                let name = format!("model.layers.{donor}.self_attn.k_norm.weight");
+                table.add(of_device, weights, ParamKind::KNorm, layer, 0, vec![(name, of.head_dim)]);
+            }
         }
         table.add(of_device, weights, ParamKind::FinalNorm, 0, 0, vec![("model.norm.weight".into(), h)]);
+        if let Some(width) = spec.inputs {
+            let all = spec.layers.len() * width;
+            for (kind, k, name, rows) in [
+                (ParamKind::InputTable, all, INPUT_TABLE, v),
+                (ParamKind::InputContext, h, INPUT_CONTEXT, all),
+                (ParamKind::InputNorm, 0, INPUT_NORM, width),
+            ] {
+                table.add(of_device, weights, kind, 0, k, vec![(format!("model.{name}.weight"), rows)]);
+            }
+        }
         table
     }
 

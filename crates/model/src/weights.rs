@@ -27,14 +27,16 @@ pub struct LayerParams<'a> {
     pub router: Option<Matrix<'a>>,
     /// [E], where experts have biases
     pub router_bias: Option<Buf<'a>>,
-    /// In a layer with experts beside its dense part
-    pub beside: Option<LayerBeside<'a>>,
+    /// In a layer with experts next to its dense part
+    pub joined: Option<LayerJoined<'a>>,
     /// [1, h], in a layer with a shared expert
     pub shared_gate: Option<Matrix<'a>>,
     /// [3, E], in a layer whose router scores by sigmoids
     pub router_correction: Option<Buf<'a>>,
     /// [h], after the feed-forward part
     pub ffn_post_norm: Option<Buf<'a>>,
+    /// In a layer with an input of its own
+    pub input: Option<LayerInput<'a>>,
     /// [1]: multiplies what the layer gives
     pub scale: Option<Buf<'a>>,
     /// The products, those of all experts one after the other.
@@ -54,9 +56,9 @@ pub struct LayerProduct<'a> {
     pub(crate) codes: Option<Codes<'a>>,
 }
 
-/// Parameters of experts beside a dense part, excluding products.
+/// Parameters of experts next to a dense part, excluding products.
 #[derive(Clone, Copy, Debug)]
-pub struct LayerBeside<'a> {
+pub struct LayerJoined<'a> {
     /// [h]: multiplies what the router reads
     pub router_scale: Buf<'a>,
     /// [E]: multiplies the weights of experts
@@ -67,6 +69,28 @@ pub struct LayerBeside<'a> {
     pub experts_post_norm: Buf<'a>,
     /// [h], after the dense part
     pub dense_post_norm: Buf<'a>,
+}
+
+/// Parameters of a layer's own input.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerInput<'a> {
+    /// [w, h]
+    pub gate: Matrix<'a>,
+    /// [h, w]
+    pub projection: Matrix<'a>,
+    /// [h]
+    pub norm: Buf<'a>,
+}
+
+/// What the layers' own inputs come from.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// [V, L w]
+    pub table: Matrix<'a>,
+    /// [L w, h]
+    pub context: Matrix<'a>,
+    /// [w]
+    pub norm: Buf<'a>,
 }
 
 /// Parameters of linear attention, excluding its products.
@@ -99,6 +123,8 @@ pub struct Params<'a> {
     pub layers: Vec<LayerParams<'a>>,
     /// [h]
     pub final_norm: Buf<'a>,
+    /// If layers have inputs of their own
+    pub inputs: Option<Inputs<'a>>,
     /// [V, h], the embedding itself in a tied model; a critic's is [1, h].
     pub head: Matrix<'a>,
 }
@@ -169,7 +195,12 @@ impl<'a> Params<'a> {
             matrix(ParamKind::Head)
         };
         let final_norm = slice(find(table, ParamKind::FinalNorm, 0));
-        Params { all, codes: None, embed, layers: Vec::new(), final_norm, head }
+        let inputs = table.find(ParamKind::InputTable, 0).map(|_| Inputs {
+            table: matrix(ParamKind::InputTable),
+            context: matrix(ParamKind::InputContext),
+            norm: slice(find(table, ParamKind::InputNorm, 0)),
+        });
+        Params { all, codes: None, embed, layers: Vec::new(), final_norm, inputs, head }
     }
 }
 
@@ -222,9 +253,9 @@ impl<'a> LayerParams<'a> {
             ffn_norm: vector(ParamKind::FfnNorm),
             router: table.find(ParamKind::Router, l).map(of),
             router_bias: vector(ParamKind::RouterBias),
-            beside: vector(ParamKind::RouterScale).map(|router_scale| {
+            joined: vector(ParamKind::RouterScale).map(|router_scale| {
                 let buf = |kind| slice(find(table, kind, l));
-                LayerBeside {
+                LayerJoined {
                     router_scale,
                     expert_scale: buf(ParamKind::ExpertScale),
                     experts_norm: buf(ParamKind::ExpertsNorm),
@@ -235,6 +266,11 @@ impl<'a> LayerParams<'a> {
             shared_gate: table.find(ParamKind::SharedGate, l).map(of),
             router_correction: vector(ParamKind::RouterCorrection),
             ffn_post_norm: vector(ParamKind::FfnPostNorm),
+            input: table.find(ParamKind::InputGate, l).map(|gate| LayerInput {
+                gate: of(gate),
+                projection: of(find(table, ParamKind::InputProjection, l)),
+                norm: slice(find(table, ParamKind::InputPostNorm, l)),
+            }),
             scale: vector(ParamKind::LayerScale),
             products: SiteMap::of(|site| {
                 let w = table.find(ParamKind::Weight(site), l).map(of)?;

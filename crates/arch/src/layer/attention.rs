@@ -14,6 +14,8 @@ pub enum Values {
     Normed,
     /// Keys before their norm; each head is divided by the root of its mean square.
     OfKeys,
+    /// Keys and values are those of an earlier layer: the last one of the same kind that has its own.
+    Shared,
 }
 
 /// Softmax attention of a layer.
@@ -71,8 +73,12 @@ impl AttentionSpec {
 
     /// Returns the outputs of the input projection: q, k, v if it is not of keys, and output gates if heads have them.
     pub const fn input_width(&self) -> u32 {
-        let values = if matches!(self.values, Values::OfKeys) { 0 } else { self.kv_width() };
-        self.q_width() + self.kv_width() + values + if self.gated { self.q_width() } else { 0 }
+        let of_keys = match self.values {
+            Values::Own | Values::Normed => 2 * self.kv_width(),
+            Values::OfKeys => self.kv_width(),
+            Values::Shared => 0,
+        };
+        self.q_width() + of_keys + if self.gated { self.q_width() } else { 0 }
     }
 
     /// Returns the number of rotated elements of a head.
@@ -102,7 +108,11 @@ impl AttentionSpec {
             (LoraTarget::K, "self_attn.k_proj", "attn_k", kv),
             (LoraTarget::V, "self_attn.v_proj", "attn_v", kv),
         ];
-        let parts = &parts[..if self.values == Values::OfKeys { 2 } else { 3 }];
+        let parts = match self.values {
+            Values::Own | Values::Normed => &parts[..],
+            Values::OfKeys => &parts[..2],
+            Values::Shared => &parts[..1],
+        };
         for &(target, module, gguf, rows) in parts {
             let row = matrix(Kind::Weight(Site::Qkv), (module, gguf), [rows, h]).of(target);
             add(row.fused(is_fused, "self_attn.qkv_proj", "attn_qkv"));
@@ -116,7 +126,9 @@ impl AttentionSpec {
         if let Some(norms) = self.qk_norms {
             let [q, k] = if norms == QkNorms::Rows { [q, kv] } else { [d, d] };
             add(vector(Kind::QNorm, ("self_attn.q_norm", "attn_q_norm", "weight"), q));
-            add(vector(Kind::KNorm, ("self_attn.k_norm", "attn_k_norm", "weight"), k));
+            if self.values != Values::Shared {
+                add(vector(Kind::KNorm, ("self_attn.k_norm", "attn_k_norm", "weight"), k));
+            }
         }
         if self.sinks {
             add(vector(Kind::Sinks, ("self_attn.sinks", "attn_sinks", ""), self.heads));

@@ -26,7 +26,7 @@ pub struct ExpertsSpec {
     pub sigmoid: Option<SigmoidSpec>,
     /// Coefficient of the load balancing loss, as the file has it; runs use it only if asked to.
     pub balance: f32,
-    /// Feed-forward width of the shared expert, or of the dense part beside the experts, if there is one: it computes
+    /// Feed-forward width of the shared expert, or of the dense part next to the experts, if there is one: it computes
     /// every row.
     pub shared: Option<u32>,
     /// True if what the shared expert gives is multiplied by the sigmoid of a product of the row.
@@ -92,8 +92,8 @@ impl ExpertsSpec {
         }
     }
 
-    /// Calls `add` with each tensor of a router, of experts, and of the dense part beside them.
-    pub(super) fn rows_beside(&self, h: u32, add: &mut impl FnMut(TensorRow)) {
+    /// Calls `add` with each tensor of a router, of experts, and of the dense part next to them.
+    pub(super) fn joined_rows(&self, h: u32, add: &mut impl FnMut(TensorRow)) {
         let (f, width) = (self.ffn, self.shared.unwrap_or(0));
         let norm = |kind, module, gguf| vector(kind, (module, gguf, "weight"), h);
         add(vector(Kind::RouterScale, ("router.scale", "ffn_gate_inp.scale", ""), h));

@@ -34,8 +34,8 @@ impl LoraPart {
     }
 }
 
-/// The module that peft wraps once for each parameter of all experts: the last one wraps the others. Beside a dense part
-/// it is not inside of `mlp`.
+/// The module that peft wraps once for each parameter of all experts: the last one wraps the others. Where experts are
+/// next to a dense part it is not inside of `mlp`.
 const ALL_EXPERTS: [&str; 2] = ["mlp.experts", "experts"];
 /// Its first parameter, if it has adapters of both.
 const BASE: &str = ".base_layer";
@@ -53,7 +53,7 @@ pub fn adapter_tensor_name(
     part: LoraPart,
 ) -> String {
     let layers = LAYERS[usize::from(model.is_wrapped)];
-    let all = ALL_EXPERTS[usize::from(model.architecture().has_dense_beside)];
+    let all = ALL_EXPERTS[usize::from(model.architecture().joins_dense)];
     let path = match target {
         LoraTarget::ExpertsGateUp if targets.contains(LoraTarget::ExpertsDown) => format!("{all}{BASE}"),
         LoraTarget::ExpertsGateUp | LoraTarget::ExpertsDown => all.into(),

@@ -2,7 +2,7 @@
 
 use super::keys::{Config, EXPERT_WIDTH, FFN_MAX, POSITIONS_MAX, brief, out_of_range, short, unsupported};
 use super::routed::{self, check_groups};
-use super::{beside, biased};
+use super::{biased, joined};
 use crate::safetensors_dir::TENSORS_MAX;
 use plimsoll_arch::expected_tensors;
 use plimsoll_arch::{
@@ -33,8 +33,8 @@ impl Config<'_> {
         if architecture.has_routed_keys {
             return self.routed_experts(architecture, layers).map(Some);
         }
-        if architecture.has_dense_beside {
-            return self.experts_beside(layers);
+        if architecture.joins_dense {
+            return self.joined_experts(layers);
         }
         let count = self.count_of_experts()?;
         if architecture.has_biased_experts {
@@ -130,7 +130,7 @@ impl Config<'_> {
 pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
     let Some(LayersWith { layers, each: experts }) = shape.experts else { return Ok(()) };
     let row = shape.architecture();
-    let chosen = if row.has_dense_beside { beside::CHOSEN } else { "num_experts_per_tok" };
+    let chosen = if row.joins_dense { joined::CHOSEN } else { "num_experts_per_tok" };
     for (key, value, limit) in [
         ("num_experts", experts.count, EXPERTS_MAX as u64),
         (chosen, experts.chosen, u64::from(experts.count).min(EXPERTS_CHOSEN_MAX as u64)),
@@ -154,7 +154,7 @@ pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
     let residual = json!(short(shape.multipliers.residual));
     for (is_built, key, value, built) in [
         (
-            row.norms.after.is_none() || row.has_dense_beside,
+            row.norms.after.is_none() || row.joins_dense,
             "model_type",
             json!(shape.family.name()),
             "a family with norms before layers alone where there are experts",
@@ -209,8 +209,8 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     if experts.biased {
         return biased::write(shape, map);
     }
-    if shape.architecture().has_dense_beside {
-        return beside::write(shape, map);
+    if shape.architecture().joins_dense {
+        return joined::write(shape, map);
     }
     let dense: Vec<u32> = (0..shape.layers).filter(|&layer| !layers.contains(layer)).collect();
     for (key, value) in [

@@ -1,9 +1,9 @@
-//! Gemma 4: two kinds of heads, each with a rotary rule of its own. Refuses what its smaller models have.
+//! Gemma 4: two kinds of heads, each with a rotary rule of its own; keys of earlier layers, and inputs of layers.
 
-use super::keys::{Config, FULL, HEADS_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
+use super::keys::{Config, FULL, HEADS_MAX, VOCAB_MAX, WIDTH_MAX, brief, out_of_range, unsupported};
 use super::layers::SLIDING;
 use super::rope::{ROTARY_FACTOR, Rope};
-use plimsoll_arch::{Architecture, Family, FileShape, GlobalHeads, RopeScaling, Window};
+use plimsoll_arch::{Architecture, Family, FileShape, GlobalHeads, RopeScaling, SharedKeys, Window};
 use plimsoll_base::Result;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,11 @@ const BY_LAYER: &str = "per_layer_config";
 /// Source: transformers `configuration_gemma4.py`, which takes these from the keywords.
 const HEAD_DIM_DEFAULT: u32 = 512;
 /// Source: as above; the key of the width of per-layer inputs.
-const INPUTS: (&str, u64) = ("hidden_size_per_layer_input", 256);
+const INPUTS: (&str, u32) = ("hidden_size_per_layer_input", 256);
+const VOCAB: &str = "vocab_size";
+const TABLE_VOCAB: &str = "vocab_size_per_layer_input";
+const TABLE_VOCAB_DEFAULT: u32 = 262_144;
+const WIDE: &str = "use_double_wide_mlp";
 const SHARED: &str = "num_kv_shared_layers";
 /// The rule of full attention.
 const PROPORTIONAL: &str = "proportional";
@@ -160,27 +164,54 @@ impl Config<'_> {
         Ok(RopeScaling::Proportional { share, factor: self.positive("factor", 1.0)? })
     }
 
-    /// Refuses per-layer inputs and layers that share keys.
-    pub(super) fn refuse_what_gemma4_lacks(&self, architecture: &Architecture) -> Result<()> {
+    /// Reads how many of the last layers have keys and values of earlier ones.
+    pub(super) fn shared_keys(&self, architecture: &Architecture, layers: u32) -> Result<Option<SharedKeys>> {
         if !architecture.has_global_heads {
-            return Ok(());
+            return Ok(None);
         }
+        let value = self.present(SHARED).cloned().unwrap_or(json!(0));
+        match value.as_u64() {
+            Some(0) => Ok(None),
+            Some(n) if n < u64::from(layers) => {
+                let wide = self.flag(WIDE)?;
+                Ok(Some(SharedKeys { layers: n as u32, wide })) // Below the number of layers.
+            }
+            _ => Err(self.invalid(format!(
+                "{SHARED} = {}, expected a number below num_hidden_layers = {layers}",
+                brief(&value)
+            ))),
+        }
+    }
+
+    /// Reads the width of the layers' own inputs, if they have them.
+    pub(super) fn inputs(&self, architecture: &Architecture) -> Result<Option<u32>> {
         // Gemma 4 without encoders has none.
-        let has_inputs = architecture.family == Family::Gemma4;
-        let (inputs, default) = (INPUTS.0, json!(if has_inputs { INPUTS.1 } else { 0 }));
-        let value = self.present(inputs).unwrap_or(&default);
-        if *value != json!(0) {
-            return Err(unsupported(self.file, inputs, value, "0"));
+        if architecture.family != Family::Gemma4 {
+            let value = self.present(INPUTS.0).filter(|value| **value != json!(0));
+            let of_gemma = value.filter(|_| architecture.has_global_heads);
+            return of_gemma.map_or(Ok(None), |value| Err(unsupported(self.file, INPUTS.0, value, "0")));
         }
-        if let Some(value) = self.present(SHARED).filter(|value| **value != json!(0)) {
-            return Err(unsupported(self.file, SHARED, value, "0"));
+        if self.present(INPUTS.0).is_some_and(|value| *value == json!(0)) {
+            return Ok(None);
         }
-        Ok(())
+        let width = self.size_or(INPUTS.0, WIDTH_MAX, INPUTS.1)?;
+        let (vocab, of_table) =
+            (self.size(VOCAB, VOCAB_MAX)?, self.size_or(TABLE_VOCAB, VOCAB_MAX, TABLE_VOCAB_DEFAULT)?);
+        if vocab != of_table {
+            return Err(unsupported(
+                self.file,
+                TABLE_VOCAB,
+                &json!(of_table),
+                &format!("vocab_size = {vocab}"),
+            ));
+        }
+        Ok(Some(width))
     }
 }
 
 /// Requires heads that the decoder computes.
 pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
+    check_shared(shape, file)?;
     let Some(GlobalHeads { kv_heads, head_dim, .. }) = shape.attention.global else { return Ok(()) };
     for (key, value, limit) in [
         (KV_HEADS, u64::from(kv_heads), u64::from(shape.heads)),
@@ -207,6 +238,22 @@ pub(super) fn check(shape: &FileShape, file: &str) -> Result<()> {
     Ok(())
 }
 
+/// Requires that each layer with keys of an earlier one has such a layer.
+fn check_shared(shape: &FileShape, file: &str) -> Result<()> {
+    let Some(shared) = shape.shared else { return Ok(()) };
+    let first = shape.layers - shared.layers;
+    let is_windowed = |layer: u32| shape.attention.window.is_some_and(|of| of.layers.contains(layer));
+    let has_donor = |layer: u32| (0..first).any(|donor| is_windowed(donor) == is_windowed(layer));
+    if !(first..shape.layers).all(has_donor) {
+        let built = "a layer of each kind before those that share keys";
+        return Err(unsupported(file, SHARED, &json!(shared.layers), built));
+    }
+    if shape.experts.is_some() {
+        return Err(unsupported(file, SHARED, &json!(shared.layers), "0 where there are experts"));
+    }
+    Ok(())
+}
+
 /// Writes the keys that are read here, over those of rotation that other families have.
 pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     if !shape.architecture().has_global_heads {
@@ -228,7 +275,11 @@ pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
         map.insert(KV_HEADS.into(), kv_heads);
     }
     if shape.family == Family::Gemma4 {
-        map.insert(INPUTS.0.into(), 0.into());
+        map.insert(INPUTS.0.into(), shape.inputs.unwrap_or(0).into());
     }
-    map.insert(SHARED.into(), 0.into());
+    if shape.inputs.is_some() {
+        map.insert(TABLE_VOCAB.into(), shape.vocab.into());
+    }
+    map.insert(SHARED.into(), shape.shared.map_or(0, |shared| shared.layers).into());
+    map.insert(WIDE.into(), shape.shared.is_some_and(|shared| shared.wide).into());
 }

@@ -13,6 +13,7 @@ pub(super) const EXPERT_WIDTH: &str = "moe_intermediate_size";
 /// The name in `layer_types` of a layer with full attention.
 pub(super) const FULL: &str = "full_attention";
 pub(super) const LAYERS_MAX: u64 = plimsoll_arch::LAYERS_MAX as u64;
+pub(super) const VOCAB_MAX: u64 = 1 << 22;
 pub(super) const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
 pub(super) const HEADS_MAX: u64 = 1 << 12;
 pub(super) const POSITIONS_MAX: u64 = 1 << 30;

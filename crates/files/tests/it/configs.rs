@@ -8,7 +8,7 @@ use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json, generation_config_json, spec_from_config, token_ids};
 use serde_json::{Value, json};
 
-pub const GOLDEN: [(&str, &str); 34] = [
+pub const GOLDEN: [(&str, &str); 35] = [
     ("llama", include_str!("../configs/llama.json")),
     ("qwen2", include_str!("../configs/qwen2.json")),
     ("qwen3", include_str!("../configs/qwen3.json")),
@@ -41,6 +41,7 @@ pub const GOLDEN: [(&str, &str); 34] = [
     ("gemma4", include_str!("../configs/gemma4.json")),
     ("gemma4_own", include_str!("../configs/gemma4_own.json")),
     ("gemma4_moe", include_str!("../configs/gemma4_moe.json")),
+    ("gemma4_e", include_str!("../configs/gemma4_e.json")),
     ("gemma4_unified", include_str!("../configs/gemma4_unified.json")),
     ("gpt_oss", include_str!("../configs/gpt_oss.json")),
 ];

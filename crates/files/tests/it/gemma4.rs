@@ -1,7 +1,7 @@
 //! Gemma 4: heads of two kinds, each with its rule of rotation; and what of the family is refused.
 
 use crate::configs::{golden, spec, with};
-use plimsoll_arch::{Family, GlobalHeads, ModelSpec, RopeScaling, Values};
+use plimsoll_arch::{Family, GlobalHeads, ModelSpec, RopeScaling, SharedKeys, Values};
 use plimsoll_base::DType;
 use plimsoll_files::{TokenIds, config_json};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn heads_of_both_kinds_are_read_in_both_forms() {
     assert_eq!(global(json!({ "global_head_dim": "remove" })), heads(1, 512, true));
     assert_eq!(global(json!({ "num_global_key_value_heads": null })), heads(2, 32, true));
     assert_eq!(global(json!({ "attention_k_eq_v": false })), heads(2, 32, false));
-    for name in ["gemma4", "gemma4_own", "gemma4_moe", "gemma4_unified"] {
+    for name in ["gemma4", "gemma4_own", "gemma4_moe", "gemma4_e", "gemma4_unified"] {
         let before = spec(&golden(name)).unwrap();
         let config = config_json(&before, DType::Bf16, &TokenIds::default());
         assert_eq!(spec(&config).unwrap(), before, "{name}: {config}");
@@ -106,15 +106,16 @@ fn check(changes: Vec<(Value, &str, &str)>) {
 }
 
 #[test]
-fn what_smaller_models_have_is_refused_by_name() {
+fn what_is_not_built_is_refused_by_name() {
     check(vec![
-        // E2B and E4B.
-        (json!({ "hidden_size_per_layer_input": 256 }), UNSUPPORTED, "hidden_size_per_layer_input = 256"),
+        // As published: the table has a row for each of 262,144 tokens.
         (
             json!({ "hidden_size_per_layer_input": "remove" }),
             UNSUPPORTED,
-            "hidden_size_per_layer_input = 256",
+            "vocab_size_per_layer_input = 262144",
         ),
+        (json!({ "num_kv_shared_layers": 4 }), INVALID, "num_kv_shared_layers = 4"),
+        (json!({ "num_kv_shared_layers": -1 }), INVALID, "num_kv_shared_layers = -1"),
         (json!({ "num_kv_shared_layers": 2 }), UNSUPPORTED, "num_kv_shared_layers = 2"),
         // Experts that the reference does not read.
         (json!({ "num_experts": 128 }), UNSUPPORTED, "num_experts = 128, built is a dense model"),
@@ -127,6 +128,19 @@ fn what_smaller_models_have_is_refused_by_name() {
     ]);
 }
 
+/// The last layers have neither keys nor values; a file may have them all the same.
+#[test]
+fn layers_with_keys_of_others_are_those_of_the_file() {
+    let own = spec(&golden("gemma4_e")).unwrap();
+    assert_eq!((own.inputs, own.file_shape().shared), (Some(16), Some(SharedKeys { layers: 2, wide: true })));
+    assert_eq!([0, 1, 2, 3].map(|layer| own.donor(layer)), [None, None, Some(0), Some(1)]);
+    assert_eq!([1, 3].map(|layer| own.layer(layer).dense().unwrap().width), [96, 192]);
+    let narrow = spec(&with("gemma4_e", json!({ "use_double_wide_mlp": false }))).unwrap();
+    assert_eq!(narrow.layer(3).dense().unwrap().width, 96);
+    let unified = spec(&with("gemma4_unified", json!({ "num_kv_shared_layers": 1 })));
+    assert!(unified.unwrap_err().1.contains("num_kv_shared_layers = 1, built is a layer of each kind"));
+}
+
 /// The class without encoders has fewer keys: a file that has them is of another model.
 #[test]
 fn a_model_without_encoders_has_neither_experts_nor_per_layer_inputs() {
@@ -137,7 +151,6 @@ fn a_model_without_encoders_has_neither_experts_nor_per_layer_inputs() {
     );
     for (change, words) in [
         (json!({ "hidden_size_per_layer_input": 256 }), "hidden_size_per_layer_input = 256"),
-        (json!({ "num_kv_shared_layers": 1 }), "num_kv_shared_layers = 1"),
         (json!({ "num_experts": 128 }), "num_experts = 128, built is a dense model"),
     ] {
         let (found, message) = spec(&with("gemma4_unified", change.clone())).unwrap_err();

@@ -73,6 +73,8 @@ const GEMMA_4: Wrapper = Wrapper {
     ],
 };
 
+const GEMMA_4_E: Wrapper = Wrapper { golden: "gemma4_e", ..GEMMA_4 };
+
 const GEMMA_4_UNIFIED: Wrapper = Wrapper {
     golden: "gemma4_unified",
     model_type: "gemma4_unified",
@@ -141,7 +143,9 @@ fn open(folder: &tempfile::TempDir) -> Result<OpenModel> {
 
 #[test]
 fn both_spellings_of_the_tensors_are_read() {
-    for wrapper in [GEMMA, QWEN, QWEN_MOE, MISTRAL, MINISTRAL, GEMMA_4, GEMMA_4_MOE, GEMMA_4_UNIFIED] {
+    for wrapper in
+        [GEMMA, QWEN, QWEN_MOE, MISTRAL, MINISTRAL, GEMMA_4, GEMMA_4_E, GEMMA_4_MOE, GEMMA_4_UNIFIED]
+    {
         let alone = OpenModel::open(golden(wrapper.golden).to_str().unwrap(), None, false).unwrap();
         for prefix in ["language_model.", "model.language_model."] {
             let rename = |name: &str| match prefix {

@@ -1,6 +1,7 @@
 //! Handles to parts of a pass: one layer, the head, the backward pass.
 
 use super::taught::WholeBufs;
+use crate::parts::inputs::regions::InputBufs;
 use crate::parts::regions::{FfnBufs, MixerBufs};
 use plimsoll_arch::SiteMap;
 use plimsoll_device::{HeadOut, ListedTokens};
@@ -84,6 +85,7 @@ pub(crate) struct LayerBufs<'p> {
     pub(crate) gate_up: Buf<'p>,
     pub(crate) product: Buf<'p>,
     pub(crate) ffn: FfnBufs<'p>,
+    pub(crate) input: Option<InputBufs<'p>>,
     /// u = A x of each product.
     pub(crate) u: SiteMap<Buf<'p>>,
     /// Scratch for u of one product at a time, of any layer.

@@ -8,6 +8,7 @@ pub(crate) mod attention;
 pub(crate) mod delta;
 mod dense;
 pub(crate) mod experts;
+pub(crate) mod inputs;
 mod latent;
 pub(crate) mod regions;
 mod shared;
@@ -51,17 +52,17 @@ pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>) {
     }
 }
 
-/// Computes the inputs of experts beside a dense part again, where the backward pass has the residual before them.
+/// Computes the inputs of experts next to a dense part again, where the backward pass has the residual before them.
 pub(crate) fn ffn_inputs_again(layer: &LayerPass<'_, '_, '_>) {
     if let FfnBufs::Experts(of) = &layer.bufs.ffn {
-        of.beside.iter().for_each(|of| experts::beside::inputs(layer, of));
+        of.joined.iter().for_each(|of| experts::joined::inputs(layer, of));
     }
 }
 
-/// Adds what a dense part and the experts beside it gave again, where the backward pass has both.
+/// Adds what a dense part and the experts next to it gave again, where the backward pass has both.
 pub(crate) fn add_again(layer: &LayerPass<'_, '_, '_>) {
     if let FfnBufs::Experts(of) = &layer.bufs.ffn {
-        of.beside.iter().for_each(|of| experts::beside::add(layer, of));
+        of.joined.iter().for_each(|of| experts::joined::add(layer, of));
     }
 }
 

@@ -6,6 +6,7 @@ use super::attention::regions::{self as attention, AttentionBufs, AttentionRegio
 use super::attention::value_regions as values;
 use super::delta::regions::{self as delta, DeltaBufs, DeltaRegions};
 use super::experts::regions::{self as experts, ExpertBufs, ExpertRegions};
+use super::inputs::regions::{self as inputs, InputRegions};
 use super::latent::regions::{self as latent, LatentBufs, LatentRegions};
 use crate::activations::shape::{PassShape, Regions};
 use plimsoll_arch::{DenseSpec, Ffn, Mixer, ModelSpec};
@@ -19,6 +20,7 @@ pub(crate) struct PartRegions<'p> {
     pub(crate) delta: Option<DeltaRegions<'p>>,
     pub(crate) latent: Option<LatentRegions<'p>>,
     pub(crate) experts: Option<ExpertRegions<'p>>,
+    pub(crate) inputs: Option<InputRegions<'p>>,
 }
 
 /// Buffers that only this kind of mixer has.
@@ -46,12 +48,13 @@ pub(crate) fn add(to: &mut Regions<'_>) -> Result<()> {
     attention::add_gates(to)?;
     values::add_regions(to)?;
     delta::add_regions(to)?;
-    latent::add_regions(to)
+    latent::add_regions(to)?;
+    inputs::add_regions(to)
 }
 
 /// Returns whether the outputs of all layers' feed-forward parts are sums of two, each kept.
 pub(crate) fn are_sums(spec: &ModelSpec) -> bool {
-    spec.each_layer().all(|layer| super::experts::beside_regions::is_beside(spec, &layer))
+    spec.each_layer().all(|layer| super::experts::joined_regions::is_joined(spec, &layer))
 }
 
 impl<'p> PartRegions<'p> {
@@ -61,6 +64,7 @@ impl<'p> PartRegions<'p> {
             delta: DeltaRegions::bind(get),
             latent: LatentRegions::bind(get),
             experts: ExpertRegions::bind(get),
+            inputs: InputRegions::bind(get),
         }
     }
 

@@ -76,9 +76,10 @@ ADAPTERS = {
         parameters=["experts.gate_up_proj", "experts.down_proj"],
         rslora=False,
     ),
+    "gemma4_e": dict(model="gemma4_e", targets=ALL_LINEAR, rslora=False),
 }
 # Those that transformers 4.57 does not know.
-OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3", "gemma4", "gemma4_moe", "deepseek_v3", "moonlight"]
+OF_5 = ["qwen3_5_moe", "qwen3_next", "qwen3_5_moe_experts", "glm4_moe_experts", "ministral3", "gemma4", "gemma4_moe", "gemma4_e", "deepseek_v3", "moonlight"]
 RANK, ALPHA = 4, 8
 
 

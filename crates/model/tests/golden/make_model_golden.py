@@ -405,7 +405,7 @@ GEMMA4_OWN = {k: v for k, v in GEMMA4.items() if not k.startswith(("global_", "n
     "use_bidirectional_attention": None,
 }
 
-# A dense part of another width than the experts beside it.
+# A dense part of another width than the experts next to it.
 GEMMA4_MOE = GEMMA4 | {
     "enable_moe_block": True,
     "intermediate_size": 48,
@@ -414,6 +414,16 @@ GEMMA4_MOE = GEMMA4 | {
     "num_experts": 6,
     "num_hidden_layers": 2,
     "top_k_experts": 2,
+}
+
+# The last two layers have keys and values of the first two, and dense parts twice as wide; all have inputs of their own.
+GEMMA4_E = GEMMA4 | {
+    "attention_k_eq_v": False,
+    "hidden_size_per_layer_input": 16,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "vocab_size_per_layer_input": 96,
 }
 
 # Without encoders: a class of its own, whose files lack the keys of experts and of per-layer inputs.
@@ -614,13 +624,14 @@ MODELS = {
     "gpt_oss": GPT_OSS,
     "gemma4_moe": GEMMA4_MOE,
     "gemma4_unified": GEMMA4_UNIFIED,
+    "gemma4_e": GEMMA4_E,
     "deepseek_v2": DEEPSEEK_V2,
 }
 
 # Models that 4.57 does not know. The others are of 4.57: later versions read some of their keys in another way.
 OF_5 = ["qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "glm4_moe", "glm4_moe_groups",
          "deepseek_v3", "moonlight", "glm4_moe_lite", "ministral3", "ministral3_window",
-         "gemma4", "gemma4_own", "gpt_oss", "gemma4_moe", "gemma4_unified", "deepseek_v2"]
+         "gemma4", "gemma4_own", "gpt_oss", "gemma4_moe", "gemma4_unified", "gemma4_e", "deepseek_v2"]
 
 # The first keeps to the short factors, the second to the long ones, greedy continuations included.
 OTHER_LENGTHS = {"phi4_mini": [7, 20, 31], "phi4_mini_long": [40, 50, 64]}
@@ -631,7 +642,7 @@ OTHER_LENGTHS |= {"qwen3_5_moe": [5, 64, 67], "qwen3_next": [23, 65, 7]}
 # The standard deviation of the embedding and the mean of the final norm's factor. A tied model whose stream is mostly the
 # embedding predicts the token that it just read, so models that multiply the embedding have a small one and a large norm.
 SIZES = {"gemma2": (0.03, 8.0), "gemma3": (0.03, 8.0), "gemma4": (0.06, 4.0), "gemma4_moe": (0.06, 4.0),
-         "gemma4_unified": (0.06, 4.0), "granite": (0.05, 10.0)}
+         "gemma4_unified": (0.06, 4.0), "gemma4_e": (0.06, 4.0), "granite": (0.05, 10.0)}
 DEFAULT_SIZES = (0.25, 1.0)
 
 # A model's seed is its place in MODELS, except where that gave a greedy margin below LEAST_MARGIN, or a head of linear
@@ -980,9 +991,10 @@ tensors with a vocab of 260, and come from another script.
   `truncate` false. The tensors of experts are those of all experts of a layer, transposed. Untied.
 - `gpt_oss_mxfp4`: the same with experts in blocks of MXFP4, as published. `reference.safetensors` has the log-probs, and the numbers of the
   blocks as `value.NAME`, in the order of plain files; it has no gradients.
-- `gemma4_moe`: a window layer and a full one as in `gemma4`, each with a dense part of 48 and, beside it, 6 experts of 32, 2 of them for a token; the
+- `gemma4_moe`: a window layer and a full one as in `gemma4`, each with a dense part of 48 and, next to it, 6 experts of 32, 2 of them for a token; the
   router has numbers of its inputs and of its experts. The tensors of experts are those of all experts of a layer.
 - `gemma4_unified`: a window layer and a full one as in `gemma4`, in the class of models without encoders.
+- `gemma4_e`: a window layer and a full one, and two that have their keys and values, with dense parts twice as wide; each has inputs of 16 of its own.
 
 All have hidden 64, 2 layers unless it says 4, 4 query heads, 2 key-value heads, feed-forward 96, vocab 96.
 Each folder holds `config.json`, `model.safetensors` (f32, Hugging Face names; a tied model has no `lm_head.weight`)

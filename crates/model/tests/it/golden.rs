@@ -102,7 +102,8 @@ fn rows(dev: &dyn Device, matrix: Matrix<'_>) -> Vec<f32> {
 
 #[test]
 fn log_probs_entropies_and_loss_agree_with_transformers() {
-    for name in GOLDEN {
+    // The last one is trained with adapters alone.
+    for name in GOLDEN.into_iter().chain(["gemma4_e"]) {
         let reference = Reference::open(name);
         let ids: Vec<Vec<u32>> = (0..3).map(|i| reference.ids(&format!("seq{i}.input_ids"))).collect();
         let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();

@@ -58,6 +58,7 @@ mod init;
 mod labels;
 mod latent;
 mod launch;
+mod layer_inputs;
 mod limits;
 mod load_line;
 mod lora;

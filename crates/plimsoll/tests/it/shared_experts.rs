@@ -36,7 +36,7 @@ fn run_of(family: &str) -> Run {
     folder.file("run.toml")
 }
 
-/// Its experts are beside a dense part.
+/// Its experts are next to a dense part.
 const GEMMA: &str = "gemma4_text";
 const FAMILIES: [&str; 3] = ["qwen3_5_moe_text", "qwen3_next", GEMMA];
 
@@ -138,7 +138,7 @@ const NEXT: [&str; 2] = [
     "lora.targets=[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"in_proj_qkvz\", \"in_proj_ba\", \"out_proj\", \
      \"experts.gate_up_proj\", \"experts.down_proj\"]",
 ];
-const BESIDE: [&str; 2] = [
+const JOINED: [&str; 2] = [
     "lora.rank=4",
     "lora.targets=[\"q_proj\", \"k_proj\", \"o_proj\", \"gate_proj\", \"up_proj\", \"down_proj\", \"experts.gate_up_proj\", \
      \"experts.down_proj\"]",
@@ -146,7 +146,7 @@ const BESIDE: [&str; 2] = [
 
 #[test]
 fn adapters_of_shared_experts_and_grouped_rows_are_trained_in_every_form() {
-    for (family, own) in FAMILIES.into_iter().zip([MOE, NEXT, BESIDE]) {
+    for (family, own) in FAMILIES.into_iter().zip([MOE, NEXT, JOINED]) {
         let folder = run_of(family);
         for (name, more) in [
             ("apart", &["train.recompute=layer"][..]),
@@ -191,11 +191,13 @@ fn names_that_peft_takes_for_other_layers_are_refused() {
 }
 
 #[test]
-fn experts_beside_a_dense_part_are_refused_on_a_card() {
+fn experts_next_to_a_dense_part_are_refused_on_a_card() {
     let folder = run_of(GEMMA);
     let run = folder.text_path("run.toml");
-    let said =
-        ["error[model-unsupported]: ", "experts beside a dense part are not built for run.device = \"cuda\""];
+    let said = [
+        "error[model-unsupported]: ",
+        "experts next to a dense part are not built for run.device = \"cuda\"",
+    ];
     let limit = "--limit=device=80GiB,host=64GiB,disk=1TiB";
     check_refused(&["plan", &run, "--set", "run.device=cuda", limit], 2, &said);
 }

@@ -105,7 +105,22 @@ fn is_path(name: &str) -> bool {
 /// Opens the trained model. It must predict tokens, unless the run trains a reward model, which may start from another.
 pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -> Result<OpenModel> {
     let model = if run.trains_scores() { open_any_model(name, options)? } else { open_model(name, options)? };
+    check_inputs(&model.spec, name, run.lora.is_some())?;
     with_adapter(run, model)
+}
+
+/// Requires adapters where layers have inputs of their own.
+///
+/// Errors: `model-unsupported`.
+fn check_inputs(spec: &ModelSpec, name: &str, has_adapters: bool) -> Result<()> {
+    if spec.inputs.is_none() || has_adapters {
+        return Ok(());
+    }
+    let message =
+        format!("{name} has inputs of each token for its layers, and is trained with adapters alone");
+    Err(Error::usage("model-unsupported", message)
+        .fact("its table of these inputs is half of its parameters, and its states would be as large")
+        .hint("add [lora]: the table stays as it is"))
 }
 
 /// Opens the adapter that a run starts from, and requires that `[lora]` describes it.
@@ -334,6 +349,7 @@ fn check_whole(model: &OpenModel, key: &str) -> Result<()> {
 fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let Some(section) = run.critic() else { return Ok(None) };
     if run.critic_is_of_actor() {
+        check_inputs(&actor.spec, "critic.model", run.adapts_critic())?;
         return Ok(None);
     }
     check_trainable(&section.model)?;
@@ -341,6 +357,7 @@ fn critic_model(run: &RunSpec, actor: &OpenModel) -> Result<Option<OpenModel>> {
     let options = ModelOptions { revision: None, ..run.model_options.clone() };
     let critic = open_any_model(&section.model, &options)?;
     check_whole(&critic, "critic.model")?;
+    check_inputs(&critic.spec, "critic.model", run.adapts_critic())?;
     if run.adapts_critic() {
         let of_critic = |error: Error| error.fact("it is critic.model, with lora.critic = \"adapter\"");
         check_rank(run, &critic.spec).map_err(of_critic)?;

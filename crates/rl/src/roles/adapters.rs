@@ -76,6 +76,7 @@ impl<'a> Role<'a> {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // One a role, on the stack.
 pub(super) enum RoleGradients<'p> {
     Weights(Params<'p>),
     Adapters(Adapters<'p>),

@@ -408,12 +408,12 @@ fn with_adapters() {
         ("qwen2", DType::F32, 3, LoraTargets::ALL),
         ("qwen2", DType::Bf16, 8, LoraTargets::ALL),
         ("llama", DType::Bf16, 32, LoraTargets::ALL),
-        ("gemma3", DType::Bf16, 8, LoraTargets::ALL),
         ("olmo3", DType::F32, 4, LoraTargets::ALL),
         ("llama_bias", DType::Bf16, 8, LoraTargets::ALL),
         ("phi4_mini_long", DType::Bf16, 8, ends),
         ("qwen3_moe", DType::Bf16, 8, LoraTargets::ALL),
         ("qwen3_moe_mixed", DType::Bf16, 5, some),
+        ("gemma4_e", DType::Bf16, 8, LoraTargets::ALL),
     ] {
         let plain = Ask::new(source, dtype, Machine::detect(), &[1, 7, 16, 31, 40], 3);
         for merge in [false, true] {

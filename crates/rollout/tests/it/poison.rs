@@ -38,7 +38,7 @@ const ROWS: usize = PROMPT + CHILDREN * (RESPONSE - 1);
 const SIGMOID: SigmoidSpec = SigmoidSpec { groups: 1, groups_chosen: 1, factor: 1.5 };
 
 fn spec(family: Family) -> ModelSpec {
-    let beside = family.architecture().has_dense_beside;
+    let joined = family.architecture().joins_dense;
     let shape = FileShape {
         family,
         // Two whole tiles of the head.
@@ -85,9 +85,9 @@ fn spec(family: Family) -> ModelSpec {
                 normalizes: true,
                 sigmoid: family.architecture().has_sigmoid_router.then_some(SIGMOID),
                 balance: 0.001,
-                shared: (family.architecture().has_shared_expert || beside).then_some(32),
-                gates_shared: !family.architecture().has_routed_keys && !beside,
-                is_fused: family == Family::GptOss || beside,
+                shared: (family.architecture().has_shared_expert || joined).then_some(32),
+                gates_shared: !family.architecture().has_routed_keys && !joined,
+                is_fused: family == Family::GptOss || joined,
                 biased: family.architecture().has_biased_experts,
             },
         }),

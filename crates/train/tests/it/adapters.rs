@@ -18,7 +18,7 @@ use plimsoll_model::{
 use plimsoll_train::{Optimizer, PackLimits, Sequence, Share, UpdateOptions};
 
 /// An adapter with the model that it is of.
-const GOLDEN: [(&str, &str); 15] = [
+const GOLDEN: [(&str, &str); 16] = [
     ("llama", "llama"),
     ("llama_qv_rslora", "llama"),
     ("qwen2", "qwen2"),
@@ -32,6 +32,7 @@ const GOLDEN: [(&str, &str); 15] = [
     ("ministral3", "ministral3"),
     ("gemma4", "gemma4"),
     ("gemma4_moe", "gemma4_moe"),
+    ("gemma4_e", "gemma4_e"),
     ("deepseek_v3", "deepseek_v3"),
     ("moonlight", "moonlight"),
 ];

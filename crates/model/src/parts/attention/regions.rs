@@ -200,7 +200,10 @@ impl<'p> AttentionRegions<'p> {
                 out: gates.out.slice(0, m * q),
                 d_qkv: gates.d_qkv.map(|d_qkv| d_qkv.slice(0, m * qkv)),
             }),
-            values: self.values.filter(|_| spec.values != Values::Own).map(|values| values.layer(&spec, m)),
+            values: self
+                .values
+                .filter(|_| spec.values != Values::Own)
+                .map(|values| values.layer(of, (&spec, layer), m)),
             gradients: self.gradients.map(|[d_q, d_kv]| [d_q.slice(0, m * q), d_kv.slice(0, m * 2 * kv)]),
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Legend: M rows, E experts of which each row uses k, P = M k pairs, h hidden, f feed-forward width of an expert.
 
-pub(super) mod beside;
-pub(crate) mod beside_regions;
+pub(super) mod joined;
+pub(crate) mod joined_regions;
 pub(crate) mod load;
 pub(crate) mod regions;
 
@@ -22,11 +22,11 @@ use regions::{ExpertBufs, GradientRegions};
 /// Routes the rows, and computes gates and ups of their pairs.
 pub(crate) fn to_gates(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     let LayerPass { dev, w, bufs, .. } = *layer;
-    of.beside.iter().for_each(|of| beside::inputs(layer, of));
+    of.joined.iter().for_each(|of| joined::inputs(layer, of));
     let (x, routed) = inputs(layer, of);
     dev.matmul(routed, router(w), w.router_bias, of.logits, false);
     dev.route(of.logits, routing(of, w), of.routes);
-    of.beside.iter().for_each(|beside| beside::weigh(layer, of, beside));
+    of.joined.iter().for_each(|joined| joined::weigh(layer, of, joined));
     product(layer, of, Site::GateUp, x, RowsOf::Rows, bufs.gate_up);
     adapt(layer, of, Site::GateUp, x, RowsOf::Rows, bufs.gate_up);
     add_bias(layer, of, Site::GateUp, bufs.gate_up, false);
@@ -41,8 +41,8 @@ pub(crate) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>) {
     product(layer, of, Site::Down, bufs.product, RowsOf::Pairs, y);
     adapt(layer, of, Site::Down, bufs.product, RowsOf::Pairs, y);
     add_bias(layer, of, Site::Down, y, true);
-    if let Some(beside) = &of.beside {
-        return beside::add_product(layer, of, beside);
+    if let Some(joined) = &of.joined {
+        return joined::add_product(layer, of, joined);
     }
     dev.combine(y, of.routes, Some(bufs.mid), bufs.next);
     of.shared.iter().for_each(|of| shared::add_product(layer, of));
@@ -55,7 +55,7 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
     let ExpertBufs { logits, routes, out, gradients, .. } = *of;
     let GradientRegions { d_weights, d_logits, balance: rows } =
         gradients.expect("only the update runs backward");
-    of.beside.iter().for_each(|beside| beside::branch_gradients(step, of, beside));
+    of.joined.iter().for_each(|joined| joined::branch_gradients(step, of, joined));
     input_gradient(step, of, Site::Down, step.d_out, RowsOf::Rows, product);
     let (how, f) = (step.layer.spec().architecture().gate, of.experts.ffn as usize);
     let weighed = weighed(of);
@@ -67,7 +67,7 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
         dout: product,
         d_weights,
     });
-    of.beside.iter().for_each(|beside| beside::weigh_backward(step, of, beside, d_weights));
+    of.joined.iter().for_each(|joined| joined::weigh_backward(step, of, joined, d_weights));
     if let Some(bias) = w.bias(Site::Down) {
         dev.bias_weights_backward(step.d_out, bias, routes, d_weights);
     }
@@ -85,8 +85,8 @@ pub(crate) fn backward(step: &LayerBackward<'_, '_, '_>, of: &ExpertBufs<'_>, d_
         dev.matmul_dw(d_logits, routed, router(grads), step.add, step.back.pack);
         grads.router_bias.into_iter().for_each(|grad| dev.bias_backward(d_logits, grad, step.add));
     }
-    if let Some(beside) = &of.beside {
-        return beside::backward(step, of, beside, d_logits, d_input);
+    if let Some(joined) = &of.joined {
+        return joined::backward(step, of, joined, d_logits, d_input);
     }
     dev.matmul_dx(d_logits, router(w), d_input, true);
     // The experts' outputs are no longer needed.
@@ -113,12 +113,12 @@ fn product(
 /// Returns what the experts read, and what their router reads.
 fn inputs<'p>(layer: &LayerPass<'_, '_, 'p>, of: &ExpertBufs<'p>) -> (Buf<'p>, Buf<'p>) {
     let own = layer.bufs.norm_ffn;
-    of.beside.map_or((own, own), |of| (of.input, of.routed))
+    of.joined.map_or((own, own), |of| (of.input, of.routed))
 }
 
 /// Returns the routes with the weights that experts' products are multiplied by.
 fn weighed<'p>(of: &ExpertBufs<'p>) -> Routes<'p> {
-    of.beside.map_or(of.routes, |beside| Routes { weights: beside.weights, ..of.routes })
+    of.joined.map_or(of.routes, |joined| Routes { weights: joined.weights, ..of.routes })
 }
 
 /// Adds the adapters' output to a product, unless they are merged into its weights.

@@ -2,7 +2,7 @@
 //!
 //! Legend: M rows, E experts of which each row uses k, P = M k pairs, h hidden, L layers with experts.
 
-use super::beside_regions::{self as beside, BesideBufs, BesideRegions};
+use super::joined_regions::{self as joined, JoinedBufs, JoinedRegions};
 use crate::activations::shape::{Life, PassShape, Regions, Rows};
 use crate::parts::shared::regions::{self as shared, SharedBufs, SharedRegions};
 use plimsoll_arch::ExpertsSpec;
@@ -35,7 +35,7 @@ pub(crate) struct ExpertRegions<'p> {
     out: Buf<'p>,
     pub(super) gradients: Option<GradientRegions<'p>>,
     shared: Option<SharedRegions<'p>>,
-    beside: Option<BesideRegions<'p>>,
+    joined: Option<JoinedRegions<'p>>,
 }
 
 /// Handles that only passes with gradients have.
@@ -57,7 +57,7 @@ pub(crate) struct ExpertBufs<'p> {
     pub(super) out: Buf<'p>,
     pub(super) gradients: Option<GradientRegions<'p>>,
     pub(super) shared: Option<SharedBufs<'p>>,
-    pub(crate) beside: Option<BesideBufs<'p>>,
+    pub(crate) joined: Option<JoinedBufs<'p>>,
 }
 
 /// Adds the regions.
@@ -81,7 +81,7 @@ pub(crate) fn add_regions(to: &mut Regions<'_>) -> Result<()> {
         to.add(Life::Always, "experts.balance", &[all, m], DType::F32)?;
     }
     shared::add_regions(to)?;
-    beside::add_regions(to, (slots, k))
+    joined::add_regions(to, (slots, k))
 }
 
 impl<'p> ExpertRegions<'p> {
@@ -102,7 +102,7 @@ impl<'p> ExpertRegions<'p> {
                 balance: buf("balance").expect("a number for each row of each layer"),
             }),
             shared: SharedRegions::bind(get),
-            beside: BesideRegions::bind(get),
+            joined: JoinedRegions::bind(get),
         })
     }
 
@@ -134,7 +134,7 @@ impl<'p> ExpertRegions<'p> {
                 balance: grads.balance.slice(index * all, m),
             }),
             shared: self.shared.and_then(|shared| shared.layer(of, layer, m)),
-            beside: self.beside.map(|beside| beside.layer(of, (layer, slot, k), m)),
+            joined: self.joined.map(|joined| joined.layer(of, (layer, slot, k), m)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Experts beside the dense part of each layer, as in Gemma 4.
+//! Experts next to the dense part of each layer, as in Gemma 4.
 
 use super::keys::{Config, EXPERT_WIDTH, FFN_MAX};
 use plimsoll_arch::{Architecture, EXPERTS_MAX, ExpertsSpec, FileShape, LayerSet, LayersWith};
@@ -16,11 +16,11 @@ pub(super) const COUNT: &str = "num_experts";
 impl Config<'_> {
     /// Returns whether layers have experts, in a family where a file says so.
     pub(super) fn asks_for_experts(&self, architecture: &Architecture) -> Result<bool> {
-        if architecture.has_dense_beside { self.flag(ENABLED) } else { Ok(true) }
+        if architecture.joins_dense { self.flag(ENABLED) } else { Ok(true) }
     }
 
     /// Reads the experts of a decoder of `layers` layers, if it has them.
-    pub(super) fn experts_beside(&self, layers: u32) -> Result<Option<LayersWith<ExpertsSpec>>> {
+    pub(super) fn joined_experts(&self, layers: u32) -> Result<Option<LayersWith<ExpertsSpec>>> {
         if !self.flag(ENABLED)? {
             return Ok(None);
         }
@@ -41,7 +41,7 @@ impl Config<'_> {
     }
 }
 
-/// Writes the keys that `experts_beside` reads.
+/// Writes the keys that `joined_experts` reads.
 pub(super) fn write(shape: &FileShape, map: &mut Map<String, Value>) {
     let Some(LayersWith { each, .. }) = shape.experts else { return };
     for (key, value) in [

@@ -1,4 +1,4 @@
-//! The regions of experts beside a dense part, and the handles to them.
+//! The regions of experts next to a dense part, and the handles to them.
 //!
 //! Legend: M rows, k experts of a row, P = M k pairs, h hidden, slots: layers that keep theirs.
 
@@ -13,17 +13,17 @@ const INPUT: Rows = Rows { life: Life::Cheap, width: hidden };
 const OUT: Rows = Rows { life: Life::Always, width: hidden };
 
 fn hidden(of: &PassShape<'_>, layer: u32) -> u32 {
-    if is_beside(of.spec, &of.spec.layer(layer)) { of.spec.hidden } else { 0 }
+    if is_joined(of.spec, &of.spec.layer(layer)) { of.spec.hidden } else { 0 }
 }
 
-/// Returns whether a layer has experts beside a dense part.
-pub(crate) fn is_beside(spec: &ModelSpec, layer: &LayerSpec) -> bool {
-    spec.architecture().has_dense_beside && layer.experts().is_some()
+/// Returns whether a layer has experts next to a dense part.
+pub(crate) fn is_joined(spec: &ModelSpec, layer: &LayerSpec) -> bool {
+    spec.architecture().joins_dense && layer.experts().is_some()
 }
 
-/// Handles to the regions of a pass through layers with experts beside a dense part.
+/// Handles to the regions of a pass through layers with experts next to a dense part.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BesideRegions<'p> {
+pub(crate) struct JoinedRegions<'p> {
     routed: Buf<'p>,
     input: Buf<'p>,
     dense_out: Buf<'p>,
@@ -33,9 +33,9 @@ pub(crate) struct BesideRegions<'p> {
     d_dense: Option<Buf<'p>>,
 }
 
-/// Buffers of a layer with experts beside a dense part.
+/// Buffers of a layer with experts next to a dense part.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BesideBufs<'p> {
+pub(crate) struct JoinedBufs<'p> {
     /// [M, h] e: what the router reads.
     pub(super) routed: Buf<'p>,
     /// [M, h] e: what the experts read.
@@ -57,26 +57,26 @@ pub(crate) struct BesideBufs<'p> {
 /// Errors: `size-overflow`.
 pub(super) fn add_regions(to: &mut Regions<'_>, (slots, k): (usize, usize)) -> Result<()> {
     let (PassShape { spec, mode, limits }, weights) = (to.of, to.weights);
-    if !spec.each_layer().any(|layer| is_beside(spec, &layer)) {
+    if !spec.each_layer().any(|layer| is_joined(spec, &layer)) {
         return Ok(());
     }
-    to.rows("beside.routed", INPUT, weights)?;
-    to.rows("beside.input", INPUT, weights)?;
-    to.rows("beside.dense_out", OUT, DType::F32)?;
-    to.rows("beside.experts_out", OUT, DType::F32)?;
-    to.add(Life::Kept, "beside.weights", &[slots, limits.rows, k], DType::F32)?;
-    to.add(Life::Layer, "beside.pairs", &[limits.rows * k], DType::F32)?;
+    to.rows("joined.routed", INPUT, weights)?;
+    to.rows("joined.input", INPUT, weights)?;
+    to.rows("joined.dense_out", OUT, DType::F32)?;
+    to.rows("joined.experts_out", OUT, DType::F32)?;
+    to.add(Life::Kept, "joined.weights", &[slots, limits.rows, k], DType::F32)?;
+    to.add(Life::Layer, "joined.pairs", &[limits.rows * k], DType::F32)?;
     if mode.recompute().is_some() {
-        to.add(Life::Layer, "beside.d_dense", &[limits.rows, spec.hidden as usize], weights)?;
+        to.add(Life::Layer, "joined.d_dense", &[limits.rows, spec.hidden as usize], weights)?;
     }
     Ok(())
 }
 
-impl<'p> BesideRegions<'p> {
+impl<'p> JoinedRegions<'p> {
     /// Resolves the handles, if the pass has such regions.
-    pub(super) fn bind(get: &impl Fn(&str) -> Option<Buf<'p>>) -> Option<BesideRegions<'p>> {
-        let buf = |what: &str| get(&format!("beside.{what}"));
-        Some(BesideRegions {
+    pub(super) fn bind(get: &impl Fn(&str) -> Option<Buf<'p>>) -> Option<JoinedRegions<'p>> {
+        let buf = |what: &str| get(&format!("joined.{what}"));
+        Some(JoinedRegions {
             routed: buf("routed")?,
             input: buf("input")?,
             dense_out: buf("dense_out")?,
@@ -93,11 +93,11 @@ impl<'p> BesideRegions<'p> {
         of: &PassShape<'_>,
         (layer, slot, k): (u32, usize, usize),
         m: usize,
-    ) -> BesideBufs<'p> {
+    ) -> JoinedBufs<'p> {
         let [routed, input] = [self.routed, self.input].map(|buf| INPUT.layer(of, buf, layer, m));
         let [dense_out, experts_out] =
             [self.dense_out, self.experts_out].map(|buf| OUT.layer(of, buf, layer, m));
-        BesideBufs {
+        JoinedBufs {
             routed,
             input,
             dense_out,

@@ -1,20 +1,21 @@
-//! Experts beside the dense part of a layer: both read the residual stream before the feed-forward part, each through a
-//! norm of its own, and norms follow each of the two and their sum. The dense part has the buffers of a shared expert.
+//! Experts next to the dense part of a layer: both read the residual stream before the feed-forward part, each through
+//! a norm of its own, and norms follow each of the two and their sum. The dense part has the buffers of a shared
+//! expert.
 //!
 //! The router reads rows through a norm without weights, times numbers of the router and 1/sqrt(h). The weights of a
 //! row's experts, which add up to 1, are multiplied by a number of each expert.
 
-use super::beside_regions::BesideBufs;
+use super::joined_regions::JoinedBufs;
 use super::{ExpertBufs, router};
 use crate::layer::LayerPass;
 use crate::layer_backward::LayerBackward;
 use crate::parts::shared;
-use crate::weights::{LayerBeside, LayerParams};
+use crate::weights::{LayerJoined, LayerParams};
 use plimsoll_device::{ExpertBiasBackward, Routes, RowsOf};
 use plimsoll_memory::Buf;
 
 /// Computes what the router reads and what the experts read. Overwrites the output of the part.
-pub(crate) fn inputs(layer: &LayerPass<'_, '_, '_>, of: &BesideBufs<'_>) {
+pub(crate) fn inputs(layer: &LayerPass<'_, '_, '_>, of: &JoinedBufs<'_>) {
     let LayerPass { dev, w, decoder, bufs, .. } = *layer;
     let (own, x) = (weights(w), bufs.mid);
     let scratch = out(layer);
@@ -26,27 +27,27 @@ pub(crate) fn inputs(layer: &LayerPass<'_, '_, '_>, of: &BesideBufs<'_>) {
 }
 
 /// Multiplies the weights of experts by the experts' numbers, after `route`.
-pub(super) fn weigh(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>, beside: &BesideBufs<'_>) {
+pub(super) fn weigh(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>, joined: &JoinedBufs<'_>) {
     let dev = layer.dev;
-    dev.zero(beside.pairs);
-    dev.add_expert_bias(beside.pairs, weights(layer.w).expert_scale, of.routes, true);
-    dev.gather_rows(beside.pairs, of.routes.places, beside.weights);
+    dev.zero(joined.pairs);
+    dev.add_expert_bias(joined.pairs, weights(layer.w).expert_scale, of.routes, true);
+    dev.gather_rows(joined.pairs, of.routes.places, joined.weights);
 }
 
 /// Computes the residual after the part from what the experts give.
-pub(super) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>, beside: &BesideBufs<'_>) {
+pub(super) fn add_product(layer: &LayerPass<'_, '_, '_>, of: &ExpertBufs<'_>, joined: &JoinedBufs<'_>) {
     let LayerPass { dev, w, decoder, bufs, .. } = *layer;
-    dev.combine(of.out, of.routes, None, beside.experts_out);
+    dev.combine(of.out, of.routes, None, joined.experts_out);
     let dense = of.shared.expect("a dense part");
     shared::product(layer, &dense);
-    layer.dense_out(dense.product, beside.dense_out);
-    add(layer, beside);
+    layer.dense_out(dense.product, joined.dense_out);
+    add(layer, joined);
     let norm = w.ffn_post_norm.expect("a norm of the sum");
     dev.rms_norm_add(out(layer), decoder.norm(norm), bufs.mid, bufs.next);
 }
 
 /// Adds the norms of what the two parts give.
-pub(crate) fn add(layer: &LayerPass<'_, '_, '_>, of: &BesideBufs<'_>) {
+pub(crate) fn add(layer: &LayerPass<'_, '_, '_>, of: &JoinedBufs<'_>) {
     let LayerPass { dev, w, decoder, .. } = *layer;
     let (own, out) = (weights(w), out(layer));
     dev.zero(out);
@@ -58,23 +59,23 @@ pub(crate) fn add(layer: &LayerPass<'_, '_, '_>, of: &BesideBufs<'_>) {
 pub(super) fn branch_gradients(
     step: &LayerBackward<'_, '_, '_>,
     of: &ExpertBufs<'_>,
-    beside: &BesideBufs<'_>,
+    joined: &JoinedBufs<'_>,
 ) {
     let dev = step.layer.dev;
-    let dy = step.back.d_branch.expect("a norm follows the sum").slice(0, beside.dense_out.len());
+    let dy = step.back.d_branch.expect("a norm follows the sum").slice(0, joined.dense_out.len());
     // The experts' outputs are no longer needed.
     let dx = of.out.slice(0, dy.len());
     dev.zero(dx);
     step.norm_backward_into(
-        beside.dense_out,
-        |w| w.beside.map(|own| own.dense_post_norm),
+        joined.dense_out,
+        |w| w.joined.map(|own| own.dense_post_norm),
         dy,
-        (dx, beside.d_dense),
+        (dx, joined.d_dense),
     );
     dev.zero(dx);
     step.norm_backward_into(
-        beside.experts_out,
-        |w| w.beside.map(|own| own.experts_post_norm),
+        joined.experts_out,
+        |w| w.joined.map(|own| own.experts_post_norm),
         dy,
         (dx, Some(step.d_out)),
     );
@@ -85,7 +86,7 @@ pub(super) fn branch_gradients(
 pub(super) fn weigh_backward(
     step: &LayerBackward<'_, '_, '_>,
     of: &ExpertBufs<'_>,
-    beside: &BesideBufs<'_>,
+    joined: &JoinedBufs<'_>,
     d_weights: Buf<'_>,
 ) {
     let (LayerPass { dev, w, .. }, routes, add) = (*step.layer, of.routes, step.add);
@@ -100,9 +101,9 @@ pub(super) fn weigh_backward(
             add,
         });
     }
-    dev.gather_rows(d_weights, routes.places, beside.pairs);
+    dev.gather_rows(d_weights, routes.places, joined.pairs);
     dev.zero(d_weights);
-    let by = Routes { weights: beside.pairs, ..routes };
+    let by = Routes { weights: joined.pairs, ..routes };
     dev.add_expert_bias(d_weights, weights(w).expert_scale, by, true);
 }
 
@@ -111,14 +112,14 @@ pub(super) fn weigh_backward(
 pub(super) fn backward(
     step: &LayerBackward<'_, '_, '_>,
     of: &ExpertBufs<'_>,
-    beside: &BesideBufs<'_>,
+    joined: &JoinedBufs<'_>,
     d_logits: Buf<'_>,
     d_input: Buf<'_>,
 ) {
     let LayerPass { dev, w, bufs, .. } = *step.layer;
     step.norm_backward_into(
         bufs.mid,
-        |w| w.beside.map(|own| own.experts_norm),
+        |w| w.joined.map(|own| own.experts_norm),
         d_input,
         (step.d_resid, None),
     );
@@ -127,12 +128,12 @@ pub(super) fn backward(
     dev.scale(d_routed, router_factor(step.layer));
     step.norm_backward_into(
         bufs.mid,
-        |w| w.beside.map(|own| own.router_scale),
+        |w| w.joined.map(|own| own.router_scale),
         d_routed,
         (step.d_resid, None),
     );
     let dense = of.shared.expect("a dense part");
-    let dy = beside.d_dense.expect("only the update runs backward");
+    let dy = joined.d_dense.expect("only the update runs backward");
     shared::products_backward(step, &dense, dy, d_input);
 }
 
@@ -146,6 +147,6 @@ fn out<'p>(layer: &LayerPass<'_, '_, 'p>) -> Buf<'p> {
     layer.bufs.ffn_out.expect("a norm follows the part")
 }
 
-fn weights<'a>(of: &LayerParams<'a>) -> LayerBeside<'a> {
-    of.beside.expect("a layer with experts beside a dense part")
+fn weights<'a>(of: &LayerParams<'a>) -> LayerJoined<'a> {
+    of.joined.expect("a layer with experts next to a dense part")
 }
