@@ -1,6 +1,8 @@
 //! Chat templates: Hugging Face's Jinja in a metered interpreter. A template comes with a model and is not trusted.
 
 use crate::Message;
+use crate::calls_form::Form;
+use crate::harmony_turns::{arranged, check_role, moment};
 use crate::jinja::{Context, Messages, SOURCE_BYTES_MAX, Template};
 use crate::turns::{written_after, written_until};
 use plimsoll_base::{Error, Result, read_small_text, shown};
@@ -28,6 +30,7 @@ pub struct Conversation<'c> {
 pub struct ChatTemplate {
     template: Template,
     source: String,
+    form: Form,
     special: Vec<(String, String)>,
     /// Default variables of every conversation.
     arguments: BTreeMap<String, Value>,
@@ -40,7 +43,8 @@ impl ChatTemplate {
     pub fn new(source: &str, special: &[(&str, &str)]) -> Result<ChatTemplate> {
         let template = Template::parse(source).map_err(|what| invalid(&what))?;
         let special = special.iter().map(|(name, token)| (name.to_string(), token.to_string())).collect();
-        Ok(ChatTemplate { template, source: source.to_string(), special, arguments: BTreeMap::new() })
+        let form = Form::of_source(source);
+        Ok(ChatTemplate { template, source: source.to_string(), form, special, arguments: BTreeMap::new() })
     }
 
     /// Sets default variables for every conversation.
@@ -150,6 +154,11 @@ impl ChatTemplate {
         self.source.contains(words)
     }
 
+    /// Returns the form of calls and thinking that it teaches.
+    pub(crate) fn form(&self) -> Form {
+        self.form
+    }
+
     fn rendered(
         &self,
         messages: Messages<'_>,
@@ -189,7 +198,21 @@ impl ChatTemplate {
         let own =
             self.arguments.iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (&**name, value));
         let variables: Vec<(&str, &Value)> = own.chain(variables.iter().copied()).collect();
-        let context = Context { messages, variables: &variables, add_generation_prompt, special: &special };
+        let arranged = match messages {
+            Messages::Json(messages) if self.form == Form::Harmony => {
+                Some(arranged(messages).map_err(|what| invalid(&what))?)
+            }
+            Messages::Plain(messages) if self.form == Form::Harmony => {
+                let mut roles = messages.iter().enumerate();
+                roles.try_for_each(|(i, (role, _))| check_role(i, role)).map_err(|what| invalid(&what))?;
+                None
+            }
+            _ => None,
+        };
+        let messages = arranged.as_deref().map_or(messages, Messages::Json);
+        let now = moment(self.form, &variables).map_err(|what| invalid(&what))?;
+        let context =
+            Context { messages, variables: &variables, add_generation_prompt, now, special: &special };
         render(&context).map_err(|what| invalid(&what))
     }
 }

@@ -6,7 +6,9 @@
 mod answered;
 mod call_end;
 pub mod calls;
+mod calls_form;
 mod calls_keys;
+mod calls_sections;
 pub mod calls_xml;
 mod chat;
 mod data;
@@ -15,6 +17,8 @@ mod files_to_save;
 mod gguf;
 mod growth;
 mod guard;
+mod harmony;
+mod harmony_turns;
 mod jinja;
 mod labels;
 mod message;
