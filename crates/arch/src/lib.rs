@@ -7,6 +7,7 @@
 
 mod adaptable;
 mod architecture;
+mod architectures;
 mod cache;
 mod counts;
 mod encodings;
@@ -18,6 +19,7 @@ mod layers;
 mod lora;
 mod model_spec;
 mod param;
+mod preset_shapes;
 mod presets;
 mod published;
 mod rope_factors;
@@ -27,8 +29,9 @@ mod tensor_row;
 
 pub use adaptable::Unfit;
 pub use architecture::{
-    ARCHITECTURES, Architecture, Family, GATE_ALPHA, GATE_LIMIT, Gate, Norms, QkNorms, ScoreScale, Windows,
+    Architecture, Family, GATE_ALPHA, GATE_LIMIT, Gate, Norms, QkNorms, ScoreScale, Windows,
 };
+pub use architectures::ARCHITECTURES;
 pub use cache::{CACHES, Cache, CacheSpec, Caches, Extent, KV_BLOCK};
 pub use encodings::LayerEncodings;
 pub use family_pages::{FamilyPage, families_in_markdown};

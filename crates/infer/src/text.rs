@@ -95,7 +95,7 @@ impl Item {
 ///
 /// Errors: those of reading them; `bad-value`.
 pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
-    let tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
+    let mut tokenizer = Tokenizer::from_files(&model.tokenizer, model.spec.vocab)?;
     let template = match data.chat_template.as_deref() {
         None => ChatTemplate::from_files(&model.tokenizer)?,
         Some("none") => None,
@@ -109,10 +109,12 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
     let template = template.map(|template| template.with_arguments(&data.template_args));
     let strings = Strings::of(template.as_ref());
     let system_prompt = data.system_prompt.clone();
+    tokenizer.keep_marks(&template.as_ref().map(ChatTemplate::kept_marks).unwrap_or_default());
+    let of_form = template.as_ref().map_or(&[][..], ChatTemplate::ends).iter().map(|end| end.to_string());
     let mut ends = model.eos_token_ids.clone();
-    ends.extend(
-        end_token(&model.tokenizer).and_then(|end| tokenizer.token_id(&end)).filter(|id| !ends.contains(id)),
-    );
+    for end in end_token(&model.tokenizer).into_iter().chain(of_form) {
+        ends.extend(tokenizer.token_id(&end).filter(|id| !ends.contains(id)));
+    }
     Ok(TextModel {
         tokenizer: tokenizer.into(),
         template: template.map(Into::into),

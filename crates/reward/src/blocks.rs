@@ -19,7 +19,7 @@ struct Block<'t> {
     body: Cow<'t, str>,
 }
 
-/// Returns the program in a response; without a block, the text after the last `</think>`, or all of it.
+/// Returns the program in a response; without a block, what follows the thinking, or all of it.
 pub(crate) fn program_said(response: &str) -> Cow<'_, str> {
     let said = after_thinking(response);
     program(blocks(said)).unwrap_or(Cow::Borrowed(said.trim()))
@@ -43,7 +43,7 @@ pub(crate) fn json_said(response: &str) -> Cow<'_, str> {
 }
 
 fn after_thinking(response: &str) -> &str {
-    response.rsplit_once("</think>").map_or(response, |(_, said)| said)
+    crate::thinking::said(response).unwrap_or(response)
 }
 
 /// Chooses the last block that is a program and no example of one before it; without programs, the last block.

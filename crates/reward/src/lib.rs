@@ -31,6 +31,7 @@ mod scorer;
 mod spec;
 mod tally;
 mod teacher;
+mod thinking;
 mod truths;
 
 pub use blocks::fenced_program;

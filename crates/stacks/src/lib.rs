@@ -18,6 +18,7 @@ mod rules;
 mod secret;
 mod setting;
 mod skyrl;
+mod slime;
 mod stack;
 mod subject;
 mod swift;

@@ -13,6 +13,7 @@ pub static STACKS: &[&Stack] = &[
     &crate::prime::STACK,
     &crate::swift::STACK,
     &crate::skyrl::STACK,
+    &crate::slime::STACK,
 ];
 
 pub fn find(name: &str) -> Option<&'static Stack> {

@@ -38,7 +38,7 @@ pub(crate) enum Take {
     TopK,
     /// Variables of the chat template, as one value: `{"enable_thinking": False}`.
     Variables,
-    /// A chat template variable that is on or off.
+    /// A chat template variable: on or off, or a word.
     Variable(&'static str),
     /// True becomes `recompute = "layer"`, false `"none"`.
     Recompute,

@@ -209,9 +209,11 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
     let last = last_of(name);
     let parts = parts_of(&last);
     let is_built = BUILT.iter().any(|name| last.starts_with(name)) && !parts.contains(&"gguf");
-    // Published in 8 bits, whatever their names say; V3.2 has other attention.
+    // Published in 8 bits or fewer, whatever their names say; V3.2 has other attention, K2.5 a tower.
     let is_v3 =
         is_deepseek_r1(&last) || last.starts_with("deepseek-v3") && !last.starts_with("deepseek-v3.2");
+    let is_k2 = last.starts_with("kimi-k2") && !last.starts_with("kimi-k2.");
+    let is_ministral = last.starts_with("ministral-3-") && parts.contains(&"instruct");
     const OF_PICTURES: [&str; 15] = [
         "vl", "vlm", "vision", "omni", "llava", "smolvlm", "smolvlm2", "pixtral", "internvl", "idefics",
         "idefics2", "idefics3", "audio", "janus", "emu3",
@@ -219,7 +221,7 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
     // Convolutions next to attention, and layers of Mamba.
     const OTHER_LAYERS: [&str; 2] = ["lfm2", "granite-4"];
     match () {
-        () if is_v3 && !parts.contains(&"gguf") => {
+        () if (is_v3 || is_k2 || is_ministral) && !parts.contains(&"gguf") => {
             (!parts.contains(&"bf16")).then_some(Unbuilt::Quantisation)
         }
         () if has_experts(name) && !is_built => Some(Unbuilt::Experts),
@@ -251,7 +253,8 @@ pub(crate) fn has_experts(name: &str) -> bool {
             .and_then(|rest| rest.split_once('x'))
             .is_some_and(|(a, b)| is_count(a) && is_count(b))
     };
-    const EXPERTS: [&str; 18] = [
+    const EXPERTS: [&str; 19] = [
+        "minimax-m2",
         "mixtral",
         "dbrx",
         "grok",
@@ -308,7 +311,14 @@ mod tests {
             ("zai-org/GLM-4.6-FP8", bits),
             ("zai-org/GLM-5", experts),
             ("moonshotai/Moonlight-16B-A3B-Instruct", None),
-            ("moonshotai/Kimi-K2-Instruct", experts),
+            ("moonshotai/Kimi-K2-Instruct", bits),
+            ("moonshotai/Kimi-K2.5", experts),
+            ("MiniMaxAI/MiniMax-M2.5", experts),
+            ("mistralai/Ministral-3-8B-Instruct-2512", bits),
+            ("mistralai/Ministral-3-8B-Instruct-2512-BF16", None),
+            ("mistralai/Ministral-3-8B-Base-2512", None),
+            ("google/gemma-4-31B-it", None),
+            ("google/gemma-4-26B-A4B-it", experts),
             ("unsloth/DeepSeek-V3-0324-BF16", None),
             ("deepseek-ai/DeepSeek-V3.2", experts),
             ("Qwen/Qwen3.5-35B-A3B-FP8", bits),

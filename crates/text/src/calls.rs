@@ -1,38 +1,35 @@
-//! Parses tool calls in a response. Models write one of four forms, which their chat templates teach: Qwen and Hermes
+//! Parses tool calls in a response. Models write one of some forms, which their chat templates teach: Qwen and Hermes
 //! `<tool_call>{"name": ..., "arguments": ...}</tool_call>`; Qwen3-Coder and Qwen3.5 tags for the function and its
 //! parameters within `<tool_call>` (`calls_xml`); GLM-4.5 and later the name, and tags for keys and values, within it
-//! (`calls_keys`); Llama 3 the whole response as `{"name": ..., "parameters": ...}`.
+//! (`calls_keys`); Mistral, DeepSeek and Kimi marks around the name and its JSON (`calls_sections`); gpt-oss messages
+//! to a function (`harmony`); Llama 3 the whole response as `{"name": ..., "parameters": ...}`.
 //! Text that looks like a call but is not one stays text.
 
 use crate::ChatTemplate;
-use crate::call_end::{CLOSE, CallEnd};
+use crate::call_end::{CLOSE, CallEnd, OPEN};
+use crate::calls_form::Form;
 use crate::calls_keys;
+use crate::calls_sections::Sections;
 use crate::calls_xml::{self, Tool};
-use plimsoll_base::{has_mark, json_marked, json_unmarked};
+use crate::harmony::Harmony;
+use crate::said::{Said, arguments_of, overlap, push_text, written_arguments};
+use plimsoll_base::json_marked;
 use serde_json::{Map, Value};
 
-const OPEN: &str = "<tool_call>";
 /// Most calls of a response whose end is searched for again, because what was found is none.
 const AGAIN_MAX: u32 = 64;
 /// Marker that Llama 3 may write before a call.
 const PYTHON_TAG: &str = "<|python_tag|>";
-
-/// A piece of a response.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Said {
-    Text(String),
-    Call {
-        name: String,
-        /// The arguments as JSON.
-        arguments: String,
-    },
-}
 
 /// Finds the calls in one response, piece by piece, in time linear in the text.
 #[derive(Clone, Debug)]
 pub enum Calls {
     /// Calls between tags, anywhere in the response.
     Tagged(Tagged),
+    /// Calls from a mark on.
+    Sections(Sections),
+    /// Messages of which some are calls.
+    Harmony(Harmony),
     /// A response that is calls, with `;` between them, or has none.
     BareCalls(BareCalls),
 }
@@ -40,12 +37,17 @@ pub enum Calls {
 impl Calls {
     /// Looks for calls of these functions, in the form that the template teaches.
     pub fn new(template: Option<&ChatTemplate>, tools: Vec<Tool>) -> Calls {
-        let mentions = |tag| template.is_some_and(|template| template.mentions(tag));
-        if mentions(OPEN) {
-            Calls::Tagged(Tagged { tools, has_keys: mentions(calls_keys::KEY), ..Tagged::default() })
-        } else {
-            Calls::BareCalls(BareCalls { tools, ..BareCalls::default() })
+        match form_of(template) {
+            Form::Harmony => Calls::Harmony(Harmony::new(!tools.is_empty())),
+            Form::Tagged { has_keys } => Calls::Tagged(Tagged { tools, has_keys, ..Tagged::default() }),
+            Form::Sections(marks) => Calls::Sections(Sections::new(marks)),
+            Form::Bare => Calls::BareCalls(BareCalls { tools, ..BareCalls::default() }),
         }
+    }
+
+    /// Returns true if a response is parsed: functions may be called, or the format tells thinking from text.
+    pub fn are_in(template: Option<&ChatTemplate>, has_tools: bool) -> bool {
+        has_tools || form_of(template) == Form::Harmony
     }
 
     /// Finds the calls in a whole response.
@@ -61,6 +63,8 @@ impl Calls {
         let mut said = Vec::new();
         match self {
             Calls::Tagged(calls) => calls.push(text, &mut said),
+            Calls::Sections(calls) => calls.push(text, &mut said),
+            Calls::Harmony(calls) => calls.push(text, &mut said),
             Calls::BareCalls(calls) => calls.push(text, &mut said),
         }
         said
@@ -71,6 +75,8 @@ impl Calls {
         let mut said = Vec::new();
         match self {
             Calls::Tagged(calls) => calls.finish(&mut said),
+            Calls::Sections(calls) => calls.finish(&mut said),
+            Calls::Harmony(calls) => calls.finish(&mut said),
             Calls::BareCalls(calls) => {
                 let held = std::mem::take(&mut calls.held);
                 let found = if calls.inside { calls.calls_of(&held) } else { None };
@@ -82,6 +88,11 @@ impl Calls {
         }
         said
     }
+}
+
+/// Returns the form that a template teaches.
+fn form_of(template: Option<&ChatTemplate>) -> Form {
+    template.map_or(Form::Bare, ChatTemplate::form)
 }
 
 #[derive(Clone, Debug, Default)]
@@ -180,8 +191,7 @@ impl Tagged {
 impl Tagged {
     /// Reads a call between two tags. Numbers in it keep their digits.
     fn tagged_call(&self, text: &str) -> Option<Said> {
-        let written =
-            |arguments: &Value| if has_mark(text) { arguments.to_string() } else { json_unmarked(arguments) };
+        let written = |arguments: &Value| written_arguments(text, arguments);
         let by_keys = || calls_keys::call(text, &self.tools).filter(|_| self.has_keys);
         if let Some((name, arguments)) = calls_xml::call(text, &self.tools).or_else(by_keys) {
             return Some(Said::Call { name, arguments: written(&Value::Object(arguments)) });
@@ -253,64 +263,17 @@ impl BareCalls {
                 return None;
             }
             let arguments = arguments_of(&mut call)?;
-            let written = || if has_mark(object) { arguments.to_string() } else { json_unmarked(&arguments) };
+            let written = || written_arguments(object, &arguments);
             calls.push(Said::Call { name, arguments: arguments.is_object().then(written)? });
         }
         Some(calls)
     }
 }
 
-/// Joins adjacent texts.
-pub fn joined(said: Vec<Said>) -> Vec<Said> {
-    let mut joined = Vec::with_capacity(said.len());
-    for one in said {
-        match one {
-            Said::Text(text) => push_text(&mut joined, &text),
-            call => joined.push(call),
-        }
-    }
-    joined
-}
-
-fn push_text(said: &mut Vec<Said>, text: &str) {
-    if text.is_empty() {
-        return;
-    }
-    match said.last_mut() {
-        Some(Said::Text(last)) => last.push_str(text),
-        _ => said.push(Said::Text(text.to_string())),
-    }
-}
-
-/// Takes the arguments of a call, under either name, of which one may be empty. A call of nothing has none; one that
-/// has them under another name is no call.
-fn arguments_of(call: &mut Map<String, Value>) -> Option<Value> {
-    let mut found = Value::Object(Map::new());
-    for name in ["arguments", "parameters"] {
-        let value = match call.remove(name) {
-            None | Some(Value::Null) => continue,
-            // Some models write the object as a string.
-            Some(Value::String(text)) if text.trim().is_empty() => continue,
-            Some(Value::String(text)) => json_marked(&text).ok()?,
-            Some(other) => other,
-        };
-        if found.as_object().is_some_and(Map::is_empty) {
-            found = value;
-        }
-    }
-    let is_empty = found.as_object().is_some_and(Map::is_empty);
-    let about = |name: &String| ["id", "type", "name"].contains(&name.as_str());
-    (!is_empty || call.keys().all(about)).then_some(found)
-}
-
-/// Returns the length of the longest suffix of `text` that is a proper prefix of `tag`, which is ASCII.
-fn overlap(text: &str, tag: &str) -> usize {
-    (1..tag.len()).rev().find(|&n| text.as_bytes().ends_with(&tag.as_bytes()[..n])).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::said::joined;
 
     const TAGGED: &str = "{% if tools %}<tool_call>{% endif %}";
     const KEYS: &str = "{% if tools %}<tool_call>{name}<arg_key>{k}</arg_key>{% endif %}";

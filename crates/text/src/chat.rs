@@ -1,6 +1,8 @@
 //! Chat templates: Hugging Face's Jinja in a metered interpreter. A template comes with a model and is not trusted.
 
 use crate::Message;
+use crate::calls_form::Form;
+use crate::harmony_turns::{after_turn, arranged, check_role, moment};
 use crate::jinja::{Context, Messages, SOURCE_BYTES_MAX, Template};
 use crate::turns::{written_after, written_until};
 use plimsoll_base::{Error, Result, read_small_text, shown};
@@ -28,6 +30,7 @@ pub struct Conversation<'c> {
 pub struct ChatTemplate {
     template: Template,
     source: String,
+    form: Form,
     special: Vec<(String, String)>,
     /// Default variables of every conversation.
     arguments: BTreeMap<String, Value>,
@@ -40,7 +43,8 @@ impl ChatTemplate {
     pub fn new(source: &str, special: &[(&str, &str)]) -> Result<ChatTemplate> {
         let template = Template::parse(source).map_err(|what| invalid(&what))?;
         let special = special.iter().map(|(name, token)| (name.to_string(), token.to_string())).collect();
-        Ok(ChatTemplate { template, source: source.to_string(), special, arguments: BTreeMap::new() })
+        let form = Form::of_source(source);
+        Ok(ChatTemplate { template, source: source.to_string(), form, special, arguments: BTreeMap::new() })
     }
 
     /// Sets default variables for every conversation.
@@ -150,6 +154,39 @@ impl ChatTemplate {
         self.source.contains(words)
     }
 
+    /// Returns the form of calls and thinking that it teaches.
+    pub(crate) fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Returns the marks that stay in the text of a response, so that its calls and thinking are found in it.
+    pub fn kept_marks(&self) -> Vec<&'static str> {
+        self.form.kept_marks()
+    }
+
+    /// Returns the tokens that end a response in the format that the template writes, besides the model's own.
+    pub fn ends(&self) -> &'static [&'static str] {
+        self.form.ends()
+    }
+
+    /// Returns what follows a sampled turn where the template would write the turn in another way: the end of its
+    /// message if it has none, `said`, and the opening of the next turn. `None` if the conversation is rendered.
+    ///
+    /// `calls`: the functions that the turn calls; `last`: the text of its last token.
+    /// Errors: those of `render`; `chat-template-invalid` where the template leaves the turn out.
+    pub fn after_sampled_turn(
+        &self,
+        calls: &[String],
+        said: &[Value],
+        last: Option<&str>,
+    ) -> Option<Result<String>> {
+        let render = |messages: &[Value]| {
+            let conversation = Conversation { messages, variables: &[], add_generation_prompt: true };
+            self.render_json(&conversation)
+        };
+        (self.form == Form::Harmony).then(|| after_turn(calls, said, last, render))
+    }
+
     fn rendered(
         &self,
         messages: Messages<'_>,
@@ -189,7 +226,21 @@ impl ChatTemplate {
         let own =
             self.arguments.iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (&**name, value));
         let variables: Vec<(&str, &Value)> = own.chain(variables.iter().copied()).collect();
-        let context = Context { messages, variables: &variables, add_generation_prompt, special: &special };
+        let arranged = match messages {
+            Messages::Json(messages) if self.form == Form::Harmony => {
+                Some(arranged(messages).map_err(|what| invalid(&what))?)
+            }
+            Messages::Plain(messages) if self.form == Form::Harmony => {
+                let mut roles = messages.iter().enumerate();
+                roles.try_for_each(|(i, (role, _))| check_role(i, role)).map_err(|what| invalid(&what))?;
+                None
+            }
+            _ => None,
+        };
+        let messages = arranged.as_deref().map_or(messages, Messages::Json);
+        let now = moment(self.form, &variables).map_err(|what| invalid(&what))?;
+        let context =
+            Context { messages, variables: &variables, add_generation_prompt, now, special: &special };
         render(&context).map_err(|what| invalid(&what))
     }
 }

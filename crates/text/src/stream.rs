@@ -30,7 +30,7 @@ impl StreamDecoder {
     /// Appends the text that `token` completes to `out`. With a table only `out` allocates.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: u32, out: &mut String) {
         match &tokenizer.table {
-            Some(_) if self.skip_special && tokenizer.is_special(token) => {}
+            Some(_) if self.skip_special && tokenizer.is_skipped(token) => {}
             Some(table) => {
                 self.pending.extend_from_slice(table.bytes_of(token));
                 self.emit_complete(out);

@@ -1,18 +1,32 @@
 //! The clock of chat templates: `strftime_now`, in UTC, for the codes in use. The time is taken once per run, or from
 //! `SOURCE_DATE_EPOCH`, so all prompts of a run agree.
 
-use chrono::DateTime;
+use chrono::{DateTime, NaiveDate};
 
 /// The codes that are replaced; others stay.
 const CODES: &str = "YymdejHIMSpBbAaFTZz%";
 
+/// The end of the year 9999: years have four digits.
+const SECONDS_MAX: u64 = 253_402_300_799;
+
 /// Returns the current time of templates in seconds since 1970.
 pub(crate) fn now_seconds() -> u64 {
-    let fixed = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|s| s.trim().parse().ok());
     let clock =
         || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    // The end of the year 9999: years have four digits.
-    fixed.unwrap_or_else(clock).min(253_402_300_799)
+    fixed_seconds().unwrap_or_else(clock).min(SECONDS_MAX)
+}
+
+/// Returns the time that `SOURCE_DATE_EPOCH` fixes, in seconds since 1970.
+pub(crate) fn fixed_seconds() -> Option<u64> {
+    let fixed: u64 = std::env::var("SOURCE_DATE_EPOCH").ok()?.trim().parse().ok()?;
+    Some(fixed.min(SECONDS_MAX))
+}
+
+/// Returns the beginning of a day such as `2025-06-28` in seconds since 1970; `None` if it is none.
+pub(crate) fn seconds_of_day(day: &str) -> Option<u64> {
+    let day = NaiveDate::parse_from_str(day, "%Y-%m-%d").ok()?;
+    let seconds = day.and_hms_opt(0, 0, 0)?.and_utc().timestamp();
+    u64::try_from(seconds).ok().filter(|seconds| *seconds <= SECONDS_MAX)
 }
 
 /// Formats a time like C's `strftime` in UTC and English. Codes not in `CODES` stay.
@@ -46,6 +60,10 @@ mod tests {
             (0, "100%% %q %", "100% %q %"),
         ] {
             assert_eq!(strftime(format, seconds), expect);
+        }
+        assert_eq!(strftime("%F %T", seconds_of_day("2025-06-28").unwrap()), "2025-06-28 00:00:00");
+        for day in ["", "2025-06", "2025-02-30", "June 28", "1969-12-31", "12025-06-28"] {
+            assert_eq!(seconds_of_day(day), None, "{day}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Reads what a judge's text says: a number or an answer to each criterion, and nothing that has to be guessed.
 
+use crate::thinking;
 use plimsoll_base::JsonPart;
 
 /// Most characters of a reply in a message.
@@ -75,8 +76,10 @@ pub(super) fn read_rubric(reply: &str, criteria: usize) -> Result<Vec<bool>, Str
 /// Returns what follows the reasoning of models that show theirs: nothing where it does not end.
 fn without_thoughts(reply: &str) -> &str {
     // The first mark ends it: a later one may be quoted.
-    let said = reply.split_once("</think>").map_or(reply, |(_, said)| said).trim();
-    if said.starts_with("<think>") { "" } else { said }
+    let said = reply.split_once("</think>").map(|(_, said)| said).or_else(|| thinking::said(reply));
+    let said = said.unwrap_or(reply).trim();
+    let is_cut = ["<think>", "[THINK]", "<|channel|>"].iter().any(|mark| said.starts_with(mark));
+    if is_cut { "" } else { said }
 }
 
 /// Reads a text that is a JSON object, alone or in one fence.

@@ -5,6 +5,7 @@
 use super::announced::{Announced, announced, has_cue};
 use super::expression::last_expression;
 use super::prose::is_bare;
+use crate::thinking;
 
 /// Longest text between two boxes that belong together, as in `\boxed{1} and \boxed{2}`.
 const GAP_CHARS_MAX: usize = 40;
@@ -27,11 +28,11 @@ const TOKEN_BYTES_MAX: usize = 39;
 
 pub(crate) fn answer(text: &str) -> Found {
     let text = before_markers(text);
-    let said = match (text.rfind("</think>"), text.contains("<think>")) {
-        (Some(at), _) => &text[at + "</think>".len()..],
+    let said = match thinking::said(text) {
+        Some(said) => said,
         // Thinking that was cut off has no answer.
-        (None, true) => return Found::Nothing,
-        _ => text,
+        None if thinking::thinks(text) => return Found::Nothing,
+        None => text,
     };
     match said_in(said) {
         // Some end with the box in which they thought.

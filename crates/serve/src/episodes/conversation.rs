@@ -12,7 +12,8 @@ use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::{Prompt, RequestOutput, SamplingParams, ServerState};
 use plimsoll_base::{Error, json_marked};
 use plimsoll_rollout::Finish;
-use plimsoll_text::calls::{Calls, Said};
+use plimsoll_text::calls::Calls;
+use plimsoll_text::said::Said;
 use plimsoll_text::{Message, written_after};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -30,7 +31,7 @@ impl ResponseOwner for Session {
         for at in answers {
             let Some((tokens, last, finish)) = self.answered(chat, at, state) else { continue };
             let said = &chat.messages[at + 1..];
-            let Ok(after) = words_after(chat, at, last.filter(|_| finish == Finish::Eos), state) else {
+            let Ok(after) = after_answer(chat, at, last, finish, state) else {
                 break;
             };
             let mut ids = tokens;
@@ -142,15 +143,12 @@ impl Chat {
 
 /// Returns true if a message of the assistant repeats an answer, apart from white space around it.
 fn is_answer(answer: &str, message: &Value, chat: &Chat, state: &ServerState) -> bool {
-    let said = if chat.tools.is_empty() {
-        vec![Said::Text(answer.to_string())]
-    } else {
-        Calls::in_response(state.texts.template.as_deref(), chat.functions(), answer)
-    };
     let (mut text, mut calls) = (String::new(), Vec::new());
-    for one in said {
+    for one in said_in(answer, chat, state) {
         match one {
             Said::Text(words) => text.push_str(&words),
+            // A client may leave out what was thought.
+            Said::Thought(_) => {}
             Said::Call { name, arguments } => {
                 let arguments: Value = json_marked(&arguments).unwrap_or_default();
                 calls.push((name, arguments));
@@ -166,6 +164,36 @@ fn is_answer(answer: &str, message: &Value, chat: &Chat, state: &ServerState) ->
         (function["name"].as_str().unwrap_or_default().to_string(), arguments)
     });
     message["content"].as_str().unwrap_or_default().trim() == text.trim() && given.eq(calls)
+}
+
+/// Splits an answer into its text, its calls and its thinking.
+fn said_in(answer: &str, chat: &Chat, state: &ServerState) -> Vec<Said> {
+    let template = state.texts.template.as_deref();
+    if Calls::are_in(template, !chat.tools.is_empty()) {
+        Calls::in_response(template, chat.functions(), answer)
+    } else {
+        vec![Said::Text(answer.to_string())]
+    }
+}
+
+/// Returns the text after the answer at message `at`, whose last token is `last`.
+fn after_answer(
+    chat: &Chat,
+    at: usize,
+    last: Option<u32>,
+    finish: Finish,
+    state: &ServerState,
+) -> Reply<String> {
+    if let Some(template) = &state.texts.template {
+        let calls = chat.messages[at]["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let name = |call: &Value| call["function"]["name"].as_str().unwrap_or_default().to_string();
+        let calls: Vec<String> = calls.iter().map(name).collect();
+        let last = last.and_then(|last| state.texts.tokenizer.token_text(last));
+        if let Some(after) = template.after_sampled_turn(&calls, &chat.messages[at + 1..], last.as_deref()) {
+            return Ok(after?);
+        }
+    }
+    words_after(chat, at, last.filter(|_| finish == Finish::Eos), state)
 }
 
 /// Returns the chat template's text after the assistant's message `at`. `end`: the token that ended it, if one did.

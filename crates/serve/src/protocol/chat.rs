@@ -9,7 +9,8 @@ use crate::protocol::parsed::{Delivery, Parsed, delivery, params};
 use crate::protocol::refusal::Reply;
 use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
-use plimsoll_text::calls::{Calls, Said};
+use plimsoll_text::calls::Calls;
+use plimsoll_text::said::Said;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -30,8 +31,9 @@ pub fn read(
         None => (state.encode(&chat.render(state)?)?, Heard::default()),
         Some(owner) => owner.prompt(&chat, state)?,
     };
-    let calls = (!chat.tools.is_empty()).then(|| {
-        let calls = Calls::new(state.texts.template.as_deref(), chat.functions());
+    let template = state.texts.template.as_deref();
+    let calls = Calls::are_in(template, !chat.tools.is_empty()).then(|| {
+        let calls = Calls::new(template, chat.functions());
         vec![calls; params.choices]
     });
     let form = ChatForm {
@@ -53,7 +55,7 @@ pub struct ChatForm {
     prompt_ids: Option<Vec<u32>>,
     delivery: Delivery,
     logprobs: Option<Logprobs>,
-    /// Parser of calls for each choice, if functions may be called.
+    /// Parser of calls and thinking for each choice, if responses may have them.
     calls: Option<Vec<Calls>>,
     num_calls: Vec<usize>,
 }
@@ -62,15 +64,17 @@ pub struct ChatForm {
 #[derive(Default)]
 struct New {
     content: String,
+    /// What the model thought.
+    thought: String,
     /// Calls in the form of `tool_calls`.
     calls: Vec<Value>,
 }
 
 impl ChatForm {
-    /// Separates the text of a part from the calls in it.
+    /// Separates the text of a part from the calls and the thinking in it.
     fn new_of(&mut self, index: usize, part: &Part) -> New {
         let Some(calls) = &mut self.calls else {
-            return New { content: part.text.clone(), calls: Vec::new() };
+            return New { content: part.text.clone(), ..New::default() };
         };
         let mut said = calls[index].push(&part.text);
         if part.end.is_some() {
@@ -80,6 +84,7 @@ impl ChatForm {
         for one in said {
             match one {
                 Said::Text(text) => new.content.push_str(&text),
+                Said::Thought(text) => new.thought.push_str(&text),
                 Said::Call { name, arguments } => {
                     let number = self.num_calls[index];
                     self.num_calls[index] += 1;
@@ -122,12 +127,15 @@ impl Form for ChatForm {
         let mut choices = Vec::with_capacity(parts.len());
         for (index, part) in parts.into_iter().enumerate() {
             self.usage.drawn_tokens += part.ids.len();
-            let New { content, calls } = self.new_of(index, &part);
+            let New { content, thought, calls } = self.new_of(index, &part);
             let end = part.end.as_ref().expect("every response has ended");
             let (finish_reason, stop_reason) = self.finish_reason(index, end);
             let has_content = !content.is_empty() || calls.is_empty();
             let content = if has_content { json!(content) } else { Value::Null };
             let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+            if !thought.is_empty() {
+                message["reasoning_content"] = json!(thought);
+            }
             if !calls.is_empty() {
                 message["tool_calls"] = calls
                     .into_iter()
@@ -170,13 +178,16 @@ impl Form for ChatForm {
 
     fn part(&mut self, index: usize, part: Part) -> Vec<Value> {
         self.usage.drawn_tokens += part.ids.len();
-        let New { content, calls } = self.new_of(index, &part);
+        let New { content, thought, calls } = self.new_of(index, &part);
         let mut chunks = Vec::new();
         let has_tokens = (self.logprobs.is_some() || self.delivery.return_ids) && !part.ids.is_empty();
-        if !content.is_empty() || !calls.is_empty() || has_tokens {
+        if !content.is_empty() || !thought.is_empty() || !calls.is_empty() || has_tokens {
             let mut delta = json!({});
-            if !content.is_empty() || calls.is_empty() {
+            if !content.is_empty() || (calls.is_empty() && thought.is_empty()) {
                 delta["content"] = json!(content);
+            }
+            if !thought.is_empty() {
+                delta["reasoning_content"] = json!(thought);
             }
             if !calls.is_empty() {
                 delta["tool_calls"] = Value::from(calls);

@@ -195,3 +195,56 @@ fn variables_of_a_request_reach_the_template() {
         assert_eq!(refused(&body), ("serve-field-refused", format!("chat_template_kwargs.{name}")));
     }
 }
+
+/// The short template of gpt-oss's format in the tests of crate `text`.
+const HARMONY: &str = include_str!("../../../text/tests/harmony/template.jinja");
+
+#[test]
+fn thinking_and_calls_of_gpt_oss_are_fields_of_a_message() {
+    let read = |body: &Value| read(body.to_string().as_bytes(), &state(HARMONY).0, None);
+    let form = |body: &Value| read(body).map(|parsed| parsed.form).unwrap_or_else(|r| panic!("{}", r.error));
+    let described = json!([{ "type": "function", "function": { "name": "add", "description": "Adds." } }]);
+    let (plain, tools) =
+        (json!({ "messages": [question()] }), json!({ "messages": [question()], "tools": described }));
+    let hm = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant";
+    let answer = format!("{hm}<|channel|>final<|message|>5");
+    let calling =
+        format!("{hm}<|channel|>commentary to=functions.add <|constrain|>json<|message|>{{\"a\":2}}");
+    for (body, said, content, calls, finish) in [
+        (&plain, &answer, json!("5"), 0, "stop"),
+        (&tools, &answer, json!("5"), 0, "stop"),
+        (&tools, &calling, Value::Null, 1, "tool_calls"),
+    ] {
+        let whole = form(body).whole(vec![part(said, Some(End::Eos))]);
+        let choice = &whole["choices"][0];
+        let message = &choice["message"];
+        assert_eq!((&message["content"], &message["reasoning_content"]), (&content, &json!("hm")), "{said}");
+        assert_eq!(message["tool_calls"].as_array().map_or(0, Vec::len), calls, "{said}");
+        assert_eq!(choice["finish_reason"], finish, "{said}");
+        // The same in a stream, byte by byte.
+        let mut form = form(body);
+        let (mut thought, mut words, mut called) = (String::new(), String::new(), 0);
+        for (at, letter) in said.char_indices() {
+            let is_last = at + 1 == said.len();
+            for event in form.part(0, part(&letter.to_string(), is_last.then_some(End::Eos))) {
+                let delta = &event["choices"][0]["delta"];
+                thought += delta["reasoning_content"].as_str().unwrap_or_default();
+                words += delta["content"].as_str().unwrap_or_default();
+                called += delta["tool_calls"].as_array().map_or(0, Vec::len);
+            }
+        }
+        assert_eq!(
+            (thought.as_str(), words.as_str(), called),
+            ("hm", content.as_str().unwrap_or_default(), calls)
+        );
+    }
+    // The client sends back what it got, and the result.
+    let whole = form(&tools).whole(vec![part(&calling, Some(End::Eos))]);
+    let message = &whole["choices"][0]["message"];
+    let result = json!({ "role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "5" });
+    let next = json!({ "messages": [question(), message, result], "tools": described });
+    let parsed = read(&next).unwrap_or_else(|refusal| panic!("{}", refusal.error));
+    let prompt: String = parsed.prompts[0].iter().map(|&id| char::from(id as u8)).collect();
+    let expect = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.add<|channel|>commentary json<|message|>{\"a\": 2}<|call|><|start|>functions.add to=assistant<|channel|>commentary<|message|>\"5\"<|end|><|start|>assistant";
+    assert!(prompt.ends_with(expect), "{prompt}");
+}

@@ -5,7 +5,7 @@ mod options;
 mod read;
 
 use crate::import::draft::Import;
-use crate::import::lora::{Lora, Silent, lora};
+use crate::import::lora::{Lora, PEFT_TARGETS, Silent, lora};
 use crate::setting::named_trainer;
 use crate::stack::Stack;
 
@@ -21,8 +21,7 @@ pub(crate) static STACK: Stack = Stack {
 };
 
 /// The file gives rank and alpha, or axolotl stops.
-const SILENT: Silent =
-    Silent { of: "axolotl", rank: 8, alpha: 16.0, dropout: 0.0, targets: "q_proj, v_proj" };
+const SILENT: Silent = Silent { of: "axolotl", rank: 8, alpha: 16.0, dropout: 0.0, targets: PEFT_TARGETS };
 
 static LORA: Lora = Lora {
     asked_by: &[("adapter", SILENT)],
@@ -30,6 +29,7 @@ static LORA: Lora = Lora {
     alpha: "lora_alpha",
     dropout: "lora_dropout",
     targets: "lora_target_modules",
+    parameters: Some("lora_target_parameters"),
     rslora: Some("use_rslora"),
     bias: None,
     adapter: Some("lora_model_dir"),

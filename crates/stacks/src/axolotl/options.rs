@@ -98,8 +98,8 @@ pub(super) static TABLE: Table = Table {
         (
             Adapter,
             "
-                lora_r lora_alpha lora_dropout lora_target_modules lora_model_dir use_rslora|peft_use_rslora
-                load_in_4bit
+                lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_model_dir
+                use_rslora|peft_use_rslora load_in_4bit
             ",
         ),
         (NotBuilt(Optimizer), "embedding_lr embedding_lr_scale lr_groups loraplus_lr_ratio optim_args"),
@@ -108,7 +108,7 @@ pub(super) static TABLE: Table = Table {
         (
             NotBuilt(Adapters),
             "
-                relora relora_steps peft_use_dora peft_layers_to_transform lora_modules_to_save lora_target_parameters
+                relora relora_steps peft_use_dora peft_layers_to_transform lora_modules_to_save
             ",
         ),
         (

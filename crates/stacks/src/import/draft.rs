@@ -249,7 +249,8 @@ impl Draft {
             Take::TopK => integer(&text).map(|value| one("rollout.top_k", value.max(0).to_string())),
             Take::Variables => variables(&text).map(|value| one("data.template_args", value)),
             Take::Variable(name) => {
-                flag(&text).map(|on| one("data.template_args", format!("{{ {name} = {on} }}")))
+                let value = flag(&text).map_or_else(|| quoted(&text), |on| on.to_string());
+                Some(one("data.template_args", self.with_variable(name, &value)))
             }
             Take::Recompute => {
                 flag(&text).map(|on| one("train.recompute", quoted(if on { "layer" } else { "none" })))
@@ -262,6 +263,14 @@ impl Draft {
             self.set_toml(key, value, &from);
         }
         Fate::Carried
+    }
+
+    /// Returns the variables of the chat template with one more.
+    fn with_variable(&self, name: &str, value: &str) -> String {
+        let before =
+            self.get("data.template_args").map(|table| table.trim_matches(['{', '}', ' ']).to_string());
+        let items: Vec<String> = before.into_iter().chain([format!("{name} = {value}")]).collect();
+        format!("{{ {} }}", items.join(", "))
     }
 
     fn offload(&self, what: &str) -> Vec<(&'static str, String)> {

@@ -13,6 +13,8 @@ pub(crate) struct Lora {
     pub alpha: &'static str,
     pub dropout: &'static str,
     pub targets: &'static str,
+    /// Parameters with all experts of a layer: peft's `target_parameters`.
+    pub parameters: Option<&'static str>,
     pub rslora: Option<&'static str>,
     pub bias: Option<&'static str>,
     /// The folder of an adapter to start from.
@@ -31,6 +33,9 @@ pub(crate) struct Silent {
     pub dropout: f64,
     pub targets: &'static str,
 }
+
+/// The modules that peft adapts in most families if a file names neither modules nor parameters.
+pub(crate) const PEFT_TARGETS: &str = "q_proj, v_proj";
 
 const NO_DROPOUT: &str =
     "0 here: with dropout the policy that is trained is another one than the policy that sampled";
@@ -61,8 +66,9 @@ pub(crate) fn lora(draft: &mut Draft, lora: &Lora) {
     }
     let is_ppo = draft.get("method").is_some_and(|method| method.trim_matches('"') == "ppo");
     let adapts_critic = lora.adapts_critic && is_ppo;
-    if adapter.is_none() || draft.has(lora.targets) {
-        targets(draft, lora.targets, silent);
+    let is_given = draft.has(lora.targets) || lora.parameters.is_some_and(|name| draft.has(name));
+    if adapter.is_none() || is_given {
+        targets(draft, lora, silent);
     }
     let of_critic = adapts_critic.then_some("critic.model");
     if ["model"].into_iter().chain(of_critic).any(|key| has_experts(draft, key)) {
@@ -115,11 +121,29 @@ fn start(draft: &mut Draft, lora: &Lora, adapter: &Taken) {
     );
 }
 
-fn targets(draft: &mut Draft, name: &'static str, silent: &Silent) {
+fn targets(draft: &mut Draft, lora: &Lora, silent: &Silent) {
+    let parameters = lora.parameters.and_then(|name| draft.take_text(name));
+    let is_asked = |taken: &Taken| unbuilt::asks(&Setting::new("", taken.value.clone(), 0));
+    let parameters = parameters.filter(is_asked);
+    let all = match &parameters {
+        None => Vec::new(),
+        Some(taken) => match of_all_experts(&taken.value) {
+            Some(all) => all,
+            None => return draft.is_not_built(taken, Unbuilt::Adapters),
+        },
+    };
+    let name = lora.targets;
     let taken = draft.take_text(name);
-    let text = taken.as_ref().map_or(silent.targets, |taken| &taken.value);
-    let from = taken.as_ref().map_or(format!("default of {}: {name}", silent.of), |taken| taken.from.clone());
-    match (toml_targets(text), taken) {
+    // Without modules, peft adapts the parameters alone.
+    let default = if all.is_empty() || silent.targets != PEFT_TARGETS { silent.targets } else { "" };
+    let text = taken.as_ref().map_or(default, |taken| &taken.value);
+    let mut from =
+        taken.as_ref().map_or(format!("default of {}: {name}", silent.of), |taken| taken.from.clone());
+    if let Some(parameters) = &parameters {
+        let modules = if list(text).is_empty() { String::new() } else { format!("{from}, ") };
+        from = modules + &parameters.from;
+    }
+    match (toml_targets(text, &all), taken) {
         (Some(targets), _) => draft.set_toml("lora.targets", targets, &from),
         (None, Some(taken)) => {
             let what = if are_of_others(&taken.value) { Unbuilt::Targets } else { Unbuilt::Adapters };
@@ -129,6 +153,18 @@ fn targets(draft: &mut Draft, name: &'static str, silent: &Silent) {
     }
 }
 
+/// Returns the targets that are all experts of a layer; `None` if a name is another parameter, or one of some layers.
+fn of_all_experts(text: &str) -> Option<Vec<LoraTarget>> {
+    let target = |name: &String| {
+        let mut built = LoraTarget::ALL.into_iter().filter(|target| target.is_of_all_experts());
+        built.find(|target| {
+            let path = target.module();
+            path == name || path.strip_suffix(name.as_str()).is_some_and(|rest| rest.ends_with('.'))
+        })
+    };
+    list(text).iter().map(target).collect()
+}
+
 /// Returns true if the model of a key has experts by its name.
 fn has_experts(draft: &Draft, key: &str) -> bool {
     draft.get(key).is_some_and(|model| unbuilt::has_experts(model.trim_matches('"')))
@@ -136,7 +172,7 @@ fn has_experts(draft: &Draft, key: &str) -> bool {
 
 /// Reports adapters of all linear layers: there they include routers, which stay frozen here.
 fn leave_routers(draft: &mut Draft, name: &'static str, asked: &'static str) {
-    if draft.get("lora.targets").is_some_and(|targets| list(targets) != ["all-linear"]) {
+    if draft.get("lora.targets").is_some_and(|targets| !list(targets).contains(&"all-linear".to_string())) {
         return;
     }
     if let Some(taken) = draft.take_text(name).or_else(|| draft.take(asked)) {
@@ -144,10 +180,11 @@ fn leave_routers(draft: &mut Draft, name: &'static str, asked: &'static str) {
     }
 }
 
-/// Returns `lora.targets` as TOML; `None` if a name is no linear layer here, such as a regular expression or the head.
-fn toml_targets(text: &str) -> Option<String> {
+/// Returns `lora.targets` as TOML, with those of all experts. `None` if a name is no linear layer here, such as a
+/// regular expression or the head.
+fn toml_targets(text: &str, all: &[LoraTarget]) -> Option<String> {
     let names = list(text);
-    if names == ["all-linear"] {
+    if names == ["all-linear"] && all.is_empty() {
         return Some(quoted("all-linear"));
     }
     let is_known = |name: &String| {
@@ -156,9 +193,10 @@ fn toml_targets(text: &str) -> Option<String> {
             module == name || target.name() == name
         })
     };
-    let all = !names.is_empty() && names.iter().all(is_known);
-    let items: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-    all.then(|| format!("[{}]", items.join(", ")))
+    let items = names.iter().map(String::as_str).chain(all.iter().map(|target| target.name()));
+    let items: Vec<String> = items.map(quoted).collect();
+    let is_built = names == ["all-linear"] || names.iter().all(is_known);
+    (is_built && !items.is_empty()).then(|| format!("[{}]", items.join(", ")))
 }
 
 /// Returns true if some targets are names of layers that no family here has: not a regular expression, the head, the
@@ -191,7 +229,13 @@ impl Lora {
     fn names(&self) -> impl Iterator<Item = &'static str> {
         let asked_by = self.asked_by.iter().map(|(name, _)| *name);
         let others = [self.rank, self.alpha, self.dropout, self.targets];
-        asked_by.chain(others).chain(self.rslora).chain(self.bias).chain(self.adapter).chain(self.four_bits)
+        asked_by
+            .chain(others)
+            .chain(self.parameters)
+            .chain(self.rslora)
+            .chain(self.bias)
+            .chain(self.adapter)
+            .chain(self.four_bits)
     }
 }
 
@@ -211,7 +255,27 @@ mod tests {
             ("linear_qkv", None),
             ("", None),
         ] {
-            assert_eq!(toml_targets(text).as_deref(), expect, "{text}");
+            assert_eq!(toml_targets(text, &[]).as_deref(), expect, "{text}");
+        }
+        let down = &[LoraTarget::ExpertsDown];
+        for (text, expect) in [
+            ("all-linear", Some("[\"all-linear\", \"experts.down_proj\"]")),
+            ("q_proj", Some("[\"q_proj\", \"experts.down_proj\"]")),
+            ("[]", Some("[\"experts.down_proj\"]")),
+            ("lm_head", None),
+        ] {
+            assert_eq!(toml_targets(text, down).as_deref(), expect, "{text}");
+        }
+        let both = Some(vec![LoraTarget::ExpertsGateUp, LoraTarget::ExpertsDown]);
+        for (text, expect) in [
+            ("mlp.experts.gate_up_proj, mlp.experts.down_proj", both.clone()),
+            ("['experts.gate_up_proj', 'down_proj']", both),
+            ("7.mlp.experts.gate_up_proj", None),
+            ("feed_forward.experts.down_proj", None),
+            ("n_proj", None),
+            ("mlp.router.weight", None),
+        ] {
+            assert_eq!(of_all_experts(text), expect, "{text}");
         }
         for (text, expect) in [
             ("q_proj, in_proj, w1", true),

@@ -40,6 +40,7 @@ static LORA: Lora = Lora {
     alpha: "lora_alpha",
     dropout: "lora_dropout",
     targets: "target_modules",
+    parameters: None,
     rslora: None,
     bias: None,
     adapter: None,

@@ -35,6 +35,7 @@ static LORA: Lora = Lora {
     alpha: "trainer.model.lora.alpha",
     dropout: "trainer.model.lora.dropout",
     targets: "trainer.model.lora.target_modules",
+    parameters: None,
     rslora: None,
     bias: None,
     adapter: None,

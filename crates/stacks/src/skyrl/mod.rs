@@ -30,6 +30,7 @@ static LORA: Lora = Lora {
     alpha: "trainer.policy.model.lora.alpha",
     dropout: "trainer.policy.model.lora.dropout",
     targets: "trainer.policy.model.lora.target_modules",
+    parameters: None,
     rslora: None,
     bias: None,
     adapter: None,

@@ -29,6 +29,7 @@ static LORA: Lora = Lora {
     alpha: "lora_alpha",
     dropout: "lora_dropout",
     targets: "target_modules",
+    parameters: Some("target_parameters"),
     rslora: Some("use_rslora"),
     bias: Some("lora_bias"),
     adapter: Some("adapters"),

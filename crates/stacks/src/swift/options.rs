@@ -80,7 +80,7 @@ pub(super) static TABLE: Table = Table {
                 eval_steps report_to run_name project hub_model_id use_hf
             ",
         ),
-        (Adapter, "lora_rank lora_alpha lora_dropout lora_bias target_modules use_rslora adapters load_in_4bit"),
+        (Adapter, "lora_rank lora_alpha lora_dropout lora_bias target_modules target_parameters use_rslora adapters load_in_4bit"),
         (NotBuilt(Optimizer), "optimizer use_galore lorap_lr_ratio"),
         (
             NotBuilt(Frozen),
@@ -98,7 +98,7 @@ pub(super) static TABLE: Table = Table {
             ",
         ),
         (NotBuilt(OF_TURNS), "multi_turn_scheduler use_gym_env gym_env vllm_server_pass_dataset max_turns"),
-        (NotBuilt(Adapters), "target_regex target_parameters modules_to_save use_dora"),
+        (NotBuilt(Adapters), "target_regex modules_to_save use_dora"),
         (Lost(why::SAME), "rollout_importance_sampling_mode rollout_importance_sampling_threshold"),
         (Lost(why::RESUME), "resume_from_checkpoint resume_only_model"),
     ],

@@ -11,7 +11,7 @@ mod script;
 mod unsloth;
 
 use crate::import::draft::Import;
-use crate::import::lora::{Lora, Silent, lora};
+use crate::import::lora::{Lora, PEFT_TARGETS, Silent, lora};
 use crate::stack::{Planned, Stack};
 
 pub(crate) static STACK: Stack = Stack {
@@ -36,9 +36,9 @@ pub(crate) static STACK: Stack = Stack {
 };
 
 /// peft's `LoraConfig`, with the targets of Llama and Qwen.
-const OF_PEFT: Silent = Silent { of: "peft", rank: 8, alpha: 8.0, dropout: 0.0, targets: "q_proj, v_proj" };
+const OF_PEFT: Silent = Silent { of: "peft", rank: 8, alpha: 8.0, dropout: 0.0, targets: PEFT_TARGETS };
 /// TRL's own flags, which become a `LoraConfig`.
-const OF_TRL: Silent = Silent { of: "TRL", rank: 16, alpha: 32.0, dropout: 0.05, targets: "q_proj, v_proj" };
+const OF_TRL: Silent = Silent { of: "TRL", rank: 16, alpha: 32.0, dropout: 0.05, targets: PEFT_TARGETS };
 
 static LORA: Lora = Lora {
     asked_by: &[
@@ -50,6 +50,7 @@ static LORA: Lora = Lora {
     alpha: "lora_alpha",
     dropout: "lora_dropout",
     targets: "lora_target_modules",
+    parameters: Some("lora_target_parameters"),
     rslora: Some("use_rslora"),
     bias: Some("peft_config.bias"),
     adapter: Some("peft_config.adapter_path"),

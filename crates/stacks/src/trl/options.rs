@@ -79,6 +79,9 @@ pub(super) static TABLE: Table = Table {
         ("peft_config.init_lora_weights", Idle, Lost("A is random and B is 0 at the start here, as by default in peft")),
         ("peft_config.inference_mode", Idle, Lost("a run trains the adapter")),
         ("load_in_4bit", Used, Adapter),
+        ("quantization_config", Idle, Lost("experts in MXFP4 are widened exactly as they are read here, and lora.quantize stores frozen weights in 4 bits")),
+        ("lr_scheduler_kwargs", Idle, Lost("a schedule ends at 0 here")),
+        ("chat_template_kwargs.reasoning_effort", Idle, Variable("reasoning_effort")),
         ("load_in_8bit", Used, NotBuilt(Quantisation)),
         ("images", Idle, NotBuilt(Images)),
         ("trainer_class", Idle, NotBuilt(Trainer)),
@@ -107,7 +110,7 @@ pub(super) static TABLE: Table = Table {
             "
                 peft_config.unsloth peft_config.adapter_path lora_r|peft_config.r lora_alpha|peft_config.lora_alpha
                 lora_dropout|peft_config.lora_dropout lora_target_modules|peft_config.target_modules
-                use_rslora|peft_config.use_rslora peft_config.bias
+                lora_target_parameters|peft_config.target_parameters use_rslora|peft_config.use_rslora peft_config.bias
             ",
         ),
         (Environment, "tools environment_factory"),
@@ -158,7 +161,7 @@ pub(super) static TABLE: Table = Table {
     elsewhere: &[
         (why::ENGINE, "vllm"),
         (why::SHARDING, "deepspeed fsdp ds3_"),
-        (why::CLUSTER, "accelerate_config num_machines machine_rank main_process ddp_ multi_gpu"),
+        (why::CLUSTER, "config_file accelerate_config num_machines machine_rank main_process ddp_ multi_gpu"),
         (why::LOADING, "dataloader dataset_num_proc remove_unused_columns"),
         (why::FILES, "trust_remote_code device_map low_cpu_mem_usage use_cache"),
         (why::PLANNED, "gradient_checkpointing_kwargs activation_offloading per_device_eval_batch_size"),

@@ -42,6 +42,7 @@ static LORA: Lora = Lora {
     alpha: "actor_rollout_ref.model.lora_alpha",
     dropout: "actor_rollout_ref.model.lora.dropout",
     targets: "actor_rollout_ref.model.target_modules",
+    parameters: Some("actor_rollout_ref.model.target_parameters"),
     rslora: None,
     bias: None,
     adapter: Some("actor_rollout_ref.model.lora_adapter_path"),

@@ -15,6 +15,7 @@ pub(super) static TABLE: Table = Table {
         ("data.prompt_key", Idle, Text("data.prompt_column")),
         ("data.apply_chat_template_kwargs", Idle, Variables),
         ("data.apply_chat_template_kwargs.enable_thinking", Idle, Variable("enable_thinking")),
+        ("data.apply_chat_template_kwargs.reasoning_effort", Idle, Variable("reasoning_effort")),
         ("data.max_prompt_length", Used, Integer("data.prompt_tokens_max")),
         ("data.max_response_length", Used, Integer("rollout.max_new_tokens")),
         ("data.train_batch_size", Used, Integer("rollout.prompts_per_step")),
@@ -47,6 +48,9 @@ pub(super) static TABLE: Table = Table {
         ("actor_rollout_ref.actor.use_kl_loss", Used, Later),
         ("actor_rollout_ref.actor.loss_agg_mode", Idle, Names( "loss.aggregation", &[ ("token-mean", "token_mean"), ("seq-mean-token-mean", "seq_mean_token_mean"), ("seq-mean-token-sum", "seq_mean_token_sum"), ("seq-mean-token-sum-norm", "seq_mean_token_sum_norm"), ], )),
         ("actor_rollout_ref.model.mtp.enable_train", Idle, NotBuilt(Objective)),
+        ("actor_rollout_ref.actor.megatron.override_transformer_config.moe_aux_loss_coeff", Idle, Lost("it is `loss.balance_coef` here, a mean over layers, which a model with experts takes")),
+        ("actor_rollout_ref.actor.megatron.override_transformer_config.moe_z_loss_coeff", Idle, NotBuilt(Objective)),
+        ("critic.enable", Idle, Lost("the method says whether there is a critic")),
         ("actor_rollout_ref.actor.entropy_checkpointing", Used, Lost("logits and entropy are computed in tiles here")),
         ("actor_rollout_ref.actor.grad_clip|actor_rollout_ref.actor.optim.clip_grad", Idle, Number("train.grad_clip")),
         ("actor_rollout_ref.actor.optim.lr", Idle, Number("train.learning_rate")),
@@ -126,6 +130,7 @@ pub(super) static TABLE: Table = Table {
                 actor_rollout_ref.model.lora_adapter_path|actor_rollout_ref.model.lora.adapter_path|model.lora_adapter_path
                 actor_rollout_ref.model.lora.dropout
                 actor_rollout_ref.model.target_modules|actor_rollout_ref.model.lora.target_modules|model.target_modules
+                actor_rollout_ref.model.target_parameters|model.target_parameters
             ",
         ),
     ],
@@ -170,6 +175,13 @@ pub(super) static TABLE: Table = Table {
         trainer.* transfer_queue.* ulysses_sequence_parallel_size use_remove_padding
     ",
     elsewhere: &[
+        (why::CLUSTER, "nccl_timeout trainer.device"),
+        (why::SHARDING, ".veomni. actor.engine. ref.engine. actor.strategy ref.strategy critic.strategy"),
+        (why::PLANNED, "enable_activation_offload optimizer_cpu_offload offload_fraction overlap_cpu_optimizer"),
+        (why::KERNELS, "entropy_from_logits ref.entropy_checkpointing use_precision_aware_optimizer"),
+        (why::CHECKPOINTS, "checkpoint.save_contents checkpoint.load_contents"),
+        (why::RESUME, "trainer.resume_from_path"),
+        ("it is a file of its own: import the YAML that Hydra writes for a run", "hydra.searchpath actor@"),
         (why::SAME, "rollout_correction."),
         (why::CLUSTER, "reward_model.n_gpus reward_model.nnodes reward_model.num_workers reward_model.enable_resource_pool"),
         (why::PLANNED, "reward_model.micro_batch_size reward_model.forward_max reward_model.max_length"),

@@ -4,6 +4,7 @@ mod branches;
 mod carried;
 mod commands;
 mod decides;
+mod families;
 mod import;
 mod jobs;
 mod launch;

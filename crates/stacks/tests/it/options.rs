@@ -12,6 +12,7 @@ fn base(stack: &Stack) -> Vec<Setting> {
         "axolotl" => ("base_model", "Qwen/Qwen2.5-0.5B"),
         "prime-rl" => ("model.name", "Qwen/Qwen2.5-0.5B"),
         "swift" => ("model", "Qwen/Qwen2.5-0.5B"),
+        "slime" => ("hf_checkpoint", "Qwen/Qwen2.5-0.5B"),
         "skyrl" => ("trainer.policy.model.path", "Qwen/Qwen2.5-0.5B"),
         _ => ("num_workers", "4"),
     };
@@ -19,7 +20,7 @@ fn base(stack: &Stack) -> Vec<Setting> {
     // Keys alone do not say which trainer they are for.
     let trainer = match stack.name {
         "trl" | "axolotl" | "swift" => Some("grpo"),
-        "prime-rl" => Some("rl"),
+        "prime-rl" | "slime" => Some("rl"),
         "skyrl" => Some("main_base"),
         _ => None,
     };

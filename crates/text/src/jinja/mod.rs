@@ -49,6 +49,8 @@ pub(crate) struct Context<'a> {
     /// `tools` and what else a request brings; undefined otherwise, because templates ask by `is defined` or by truth.
     pub(crate) variables: &'a [(&'a str, &'a serde_json::Value)],
     pub(crate) add_generation_prompt: bool,
+    /// The moment of `strftime_now` in seconds since 1970, if it is not that of parsing.
+    pub(crate) now: Option<u64>,
     /// Special tokens by their names.
     pub(crate) special: &'a [(&'a str, &'a str)],
 }
@@ -98,7 +100,7 @@ impl Template {
         meter: &'r Meter,
         context: &Context<'r>,
     ) -> meter::Result<(String, Option<Marks>)> {
-        let mut renderer = render::Renderer::new(meter, self.now);
+        let mut renderer = render::Renderer::new(meter, context.now.unwrap_or(self.now));
         // First, so that no variable takes the place of what follows.
         for (name, variable) in context.variables {
             renderer.scopes.set(name, json::value_of(meter, variable)?)?;

@@ -5,7 +5,7 @@ use super::{Context, Messages, Template};
 fn run(template: &str) -> Result<String, String> {
     let messages = [("user", "hi"), ("assistant", "ho")];
     let messages = Messages::Plain(&messages);
-    let context = Context { messages, variables: &[], add_generation_prompt: true, special: &[] };
+    let context = Context { messages, variables: &[], add_generation_prompt: true, now: None, special: &[] };
     Template::parse(template)?.render(&context)
 }
 

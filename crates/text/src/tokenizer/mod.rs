@@ -41,6 +41,8 @@ pub struct Tokenizer {
     /// The bytes of each id within a text, where decoding also changes the text's first piece.
     pieces: Option<TokenBytes>,
     special: Vec<bool>,
+    /// Special tokens that decoding keeps, in order: the marks of a format.
+    kept: Vec<u32>,
     /// Ids that the tokenizer puts before a text.
     beginning: Vec<u32>,
     /// True if a space is put before the first piece of a text.
@@ -105,6 +107,7 @@ impl Tokenizer {
             table,
             pieces,
             special,
+            kept: Vec::new(),
             beginning: Vec::new(),
             has_first_piece,
             expansion,
@@ -112,6 +115,13 @@ impl Tokenizer {
             vocab_size,
             inner,
         })
+    }
+
+    /// Keeps these special tokens in decoded text, where it has them: the marks of a format.
+    pub fn keep_marks(&mut self, marks: &[&str]) {
+        let ids = marks.iter().filter_map(|mark| self.token_id(mark));
+        self.kept = ids.filter(|id| self.is_special(*id)).collect();
+        self.kept.sort_unstable();
     }
 
     /// Encodes `text`. Special tokens in the text become their ids; none are added.
@@ -312,17 +322,24 @@ impl Tokenizer {
         .hint("this model knows only the characters of its task; use another model for free text")
     }
 
-    /// Decodes `ids`. Invalid UTF-8 becomes U+FFFD; ids without a token give nothing.
+    /// Decodes `ids`. Invalid UTF-8 becomes U+FFFD; ids without a token give nothing. `skip_special` leaves special
+    /// tokens out that are no kept marks.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         match &self.table {
             Some(table) => {
-                let kept = ids.iter().filter(|&&id| !(skip_special && self.is_special(id)));
+                let kept = ids.iter().filter(|&&id| !(skip_special && self.is_skipped(id)));
                 let bytes: Vec<u8> = kept.flat_map(|&id| table.bytes_of(id)).copied().collect();
                 String::from_utf8_lossy(&bytes).into_owned()
             }
             // The library's decoders never fail on ids that it encoded.
             None => {
-                let decoded = guarded(|| self.inner.decode(ids, skip_special));
+                let has_kept = skip_special && !self.kept.is_empty();
+                let ids: Cow<'_, [u32]> = if has_kept {
+                    ids.iter().copied().filter(|id| !self.is_skipped(*id)).collect()
+                } else {
+                    Cow::Borrowed(ids)
+                };
+                let decoded = guarded(|| self.inner.decode(&ids, skip_special && !has_kept));
                 decoded.and_then(|text| text.ok()).unwrap_or_default()
             }
         }
@@ -349,9 +366,13 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
-    /// Returns true for tokens that `decode` leaves out with `skip_special`.
     pub fn is_special(&self, id: u32) -> bool {
         self.special.get(id as usize).copied().unwrap_or(false)
+    }
+
+    /// Returns true for tokens that `decode` leaves out with `skip_special`.
+    pub(crate) fn is_skipped(&self, id: u32) -> bool {
+        self.is_special(id) && self.kept.binary_search(&id).is_err()
     }
 }
 

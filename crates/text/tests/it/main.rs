@@ -1,6 +1,7 @@
 //! Tokenizers, templates and data from outside. `parquet` is its own target: it counts its process's allocations.
 
 mod data;
+mod harmony;
 mod jinja;
 mod smollm2;
 mod spans;

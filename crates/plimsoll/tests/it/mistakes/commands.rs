@@ -367,7 +367,7 @@ pub const COMMANDS: &[(&str, &str, &[&str])] = &[
         "bad-usage",
         &[
             "invalid value 'tlr' for '<STACK>'",
-            "[possible values: openrlhf, verl, trl, orz, axolotl, prime-rl, swift, skyrl]",
+            "[possible values: openrlhf, verl, trl, orz, axolotl, prime-rl, swift, skyrl, slime]",
             "hint: `plimsoll import --help` lists what it takes",
         ],
     ),

@@ -7,8 +7,9 @@
 
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::text::TextModel;
-use plimsoll_text::calls::{Calls, Said};
+use plimsoll_text::calls::Calls;
 use plimsoll_text::calls_xml::Tool;
+use plimsoll_text::said::Said;
 use plimsoll_text::{ChatTemplate, Conversation, Message, written_after};
 use serde_json::{Value, json};
 
@@ -104,15 +105,25 @@ impl Glue<'_> {
         Ok((rendered, ids))
     }
 
+    /// Returns what follows a turn where the template would write the turn in another way.
+    fn after_sampled_turn(&self, response: &str, said: &[Message], end: &TurnEnd) -> Option<Result<String>> {
+        let name = |call: &Value| call["name"].as_str().unwrap_or_default().to_string();
+        let calls: Vec<String> = self.words_and_calls(response).1.iter().map(name).collect();
+        let said: Vec<Value> = said.iter().map(Message::to_json).collect();
+        let last = end.tail().last().and_then(|last| self.text.tokenizer.token_text(*last));
+        self.text.template.as_ref()?.after_sampled_turn(&calls, &said, last.as_deref())
+    }
+
     /// Splits a turn into its text and its tool calls, objects with `name` and `arguments`.
     pub(super) fn words_and_calls(&self, response: &str) -> (String, Vec<Value>) {
-        if self.tools.is_empty() {
+        if !Calls::are_in(self.text.template.as_deref(), !self.tools.is_empty()) {
             return (response.to_string(), Vec::new());
         }
         let (mut words, mut calls) = (String::new(), Vec::new());
         for said in Calls::in_response(self.text.template.as_deref(), Tool::all(self.tools), response) {
             match said {
                 Said::Text(text) => words.push_str(&text),
+                Said::Thought(_) => {}
                 Said::Call { name, arguments } => {
                     let arguments: Value =
                         serde_json::from_str(&arguments).expect("the arguments of a call are JSON");
@@ -126,17 +137,22 @@ impl Glue<'_> {
 
 /// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.
 ///
-/// `before`: all messages before the turn. Errors: `text-environment-too-long` if even no words take more than `most`;
+/// `before`: all messages before the turn; `response`: its text.
+/// Errors: `text-environment-too-long` if even no words take more than `most`;
 /// those of the template and the tokenizer.
 pub(super) fn after_turn(
     glue: Glue<'_>,
     before: &[Message],
+    response: &str,
     said: &[Message],
     end: &TurnEnd,
     most: usize,
 ) -> Result<AfterTurn> {
     let encode = |said: &[Message]| -> Result<Vec<u32>> {
-        let words = words_after(glue, before, said, end.eos())?;
+        let words = match glue.after_sampled_turn(response, said, end) {
+            Some(words) => words?,
+            None => words_after(glue, before, said, end.eos())?,
+        };
         glue.text.tokenizer.encode_after(end.tail(), &words).map_err(of_environment)
     };
     let ids = encode(said)?;
@@ -254,7 +270,7 @@ mod tests {
             turn.extend(*eos);
             let end = TurnEnd::of(&turn, eos.is_some());
             ids.extend(turn);
-            ids.extend(after_turn(words_of(text), &messages, said, &end, 1000).unwrap().ids);
+            ids.extend(after_turn(words_of(text), &messages, response, said, &end, 1000).unwrap().ids);
             messages.push(Message::new("assistant", *response));
             messages.extend_from_slice(said);
         }
@@ -284,7 +300,7 @@ mod tests {
     fn another_end_of_text_than_the_templates_own_stays_next_to_it() {
         let text = model(Some(CHAT));
         let pad = 258;
-        let after = after_turn(words_of(&text), &[user("a")], &[user("b")], &ended(pad), 100).unwrap();
+        let after = after_turn(words_of(&text), &[user("a")], "", &[user("b")], &ended(pad), 100).unwrap();
         let expect = "<eos>\n<bos>user\nb<eos>\n<bos>assistant\n";
         assert_eq!(text.tokenizer.decode(&after.ids, false), expect);
     }
@@ -300,11 +316,11 @@ mod tests {
     fn words_beyond_the_limit_are_cut_and_the_template_around_them_is_not() {
         let text = model(Some(CHAT));
         let (before, said) = ([user("a")], [user("abcdefgh"), user("ijk")]);
-        let whole = after_turn(words_of(&text), &before, &said, &ended(EOS), 1000).unwrap();
+        let whole = after_turn(words_of(&text), &before, "", &said, &ended(EOS), 1000).unwrap();
         assert!(!whole.is_cut);
         for gone in 1..=11 {
             let after =
-                after_turn(words_of(&text), &before, &said, &ended(EOS), whole.ids.len() - gone).unwrap();
+                after_turn(words_of(&text), &before, "", &said, &ended(EOS), whole.ids.len() - gone).unwrap();
             assert_eq!((after.is_cut, after.ids.len()), (true, whole.ids.len() - gone));
             let shown = text.tokenizer.decode(&after.ids, false);
             assert!(
@@ -313,7 +329,7 @@ mod tests {
             );
         }
         let error =
-            after_turn(words_of(&text), &before, &said, &ended(EOS), whole.ids.len() - 12).unwrap_err();
+            after_turn(words_of(&text), &before, "", &said, &ended(EOS), whole.ids.len() - 12).unwrap_err();
         assert_eq!(error.slug, "text-environment-too-long");
     }
 
@@ -322,8 +338,9 @@ mod tests {
         let json = include_bytes!("../../../../files/assets/nano/tokenizer.json").to_vec();
         let files = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
         let text = TextModel { tokenizer: Tokenizer::from_files(&files, 15).unwrap().into(), ..model(None) };
-        let error = after_turn(words_of(&text), &[user("1+1=")], &[user("wrong")], &TurnEnd::default(), 100)
-            .unwrap_err();
+        let error =
+            after_turn(words_of(&text), &[user("1+1=")], "", &[user("wrong")], &TurnEnd::default(), 100)
+                .unwrap_err();
         assert_eq!(error.slug, "tokenizer-unknown-character");
         assert!(error.facts.iter().any(|fact| fact.contains("environment")), "{error}");
     }
@@ -343,13 +360,37 @@ mod tests {
         let (prompt, _) = glue.prompt(&[user("1+1")]).unwrap();
         assert_eq!(prompt.matches("add<tool_call>").count(), 1, "{prompt}");
         let result = [Message::new("tool", "2")];
-        let after = after_turn(glue, &[user("1+1")], &result, &ended(EOS), 1000).unwrap();
+        let after = after_turn(glue, &[user("1+1")], "", &result, &ended(EOS), 1000).unwrap();
         assert_eq!(text.tokenizer.decode(&after.ids, false), "\n<bos>tool\n2<eos>\n<bos>assistant\n");
         let call = "So: <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
         let (words, calls) = glue.words_and_calls(call);
         assert_eq!((words.as_str(), calls), ("So:", vec![json!({ "name": "add", "arguments": { "a": 1 } })]));
         assert!(glue.words_and_calls("<tool_call>{}</tool_call> 2").1.is_empty());
         assert!(words_of(&text).words_and_calls(call).1.is_empty(), "without tools a call is text");
+    }
+
+    /// A turn of gpt-oss stays as it was sampled: its template would write another end and leave its thinking out.
+    #[test]
+    fn turns_of_gpt_oss_go_on_from_their_own_end() {
+        let source = include_str!("../../../../text/tests/harmony/template.jinja");
+        let text = TextModel { system_prompt: None, ..model(Some(source)) };
+        let tools = [json!({ "type": "function", "function": { "name": "add", "description": "Adds." } })];
+        let glue = Glue { text: &text, tools: &tools };
+        glue.check().unwrap();
+        let call = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.add json<|message|>{\"a\": 1}";
+        let (words, calls) = glue.words_and_calls(call);
+        assert_eq!((words.as_str(), calls), ("", vec![json!({ "name": "add", "arguments": { "a": 1 } })]));
+        let before = [user("1+1"), Message::new("assistant", call), Message::new("tool", "2")];
+        let result = [Message::new("tool", "2")];
+        let after = after_turn(glue, &before, call, &result, &ended(u32::from(b'}')), 1000).unwrap();
+        let expect = "<|call|><|start|>functions.add to=assistant<|channel|>commentary<|message|>\"2\"<|end|><|start|>assistant";
+        assert_eq!(text.tokenizer.decode(&after.ids, false), expect);
+        let answer = "<|channel|>final<|message|>2";
+        let after =
+            after_turn(words_of(&text), &before, answer, &[user("3?")], &ended(u32::from(b'2')), 1000);
+        let expect = "<|end|><|start|>user<|message|>3?<|end|><|start|>assistant";
+        assert_eq!(text.tokenizer.decode(&after.unwrap().ids, false), expect);
+        assert_eq!(words_of(&text).words_and_calls(answer).0, "2");
     }
 
     #[test]

@@ -112,7 +112,8 @@ impl<'s> Talk<'s> {
         let most = section.turn_tokens_max as usize;
         let glue = Glue { text: self.text, tools: &hosts.about().tools };
         let before = &episode.messages;
-        let after = forgetting(|| after_turn(glue, before, &said.messages, &place.end, most))?;
+        let after =
+            forgetting(|| after_turn(glue, before, &turn.response, &said.messages, &place.end, most))?;
         let is_cut = after.is_cut || said.is_cut;
         episode.messages.push(Message::new("assistant", turn.response.clone()));
         episode.messages.extend_from_slice(&said.messages);
