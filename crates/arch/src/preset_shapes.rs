@@ -6,8 +6,7 @@ use crate::{
 };
 
 #[rustfmt::skip]
-#[allow(clippy::too_many_arguments)] // One row of the table below.
-
+#[allow(clippy::too_many_arguments)] // One row of the table of presets.
 pub(crate) const fn shape(
     family: Family, vocab: u32, hidden: u32, layers: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32,
     rms_eps: f32, rope_theta: f64, tied: bool, max_positions: u32,
@@ -22,7 +21,11 @@ pub(crate) const fn shape(
 pub(crate) const ONES: [f32; 3] = [1.0; 3];
 
 /// Returns `shape` with a factor on scores, and factors on embeddings, residual additions and logits.
-pub(crate) const fn scaled(shape: FileShape, scale: f32, [embedding, residual, logits]: [f32; 3]) -> FileShape {
+pub(crate) const fn scaled(
+    shape: FileShape,
+    scale: f32,
+    [embedding, residual, logits]: [f32; 3],
+) -> FileShape {
     let attention = Attention { scale: Some(scale), ..shape.attention };
     FileShape {
         attention,
@@ -117,7 +120,13 @@ pub(crate) const fn with_experts(shape: FileShape, count: u32, chosen: u32, ffn:
 
 /// Returns `shape` with experts of a router of sigmoids, and a shared one as wide, in all layers but the first `dense`.
 /// q, k and v have a bias; half of each head is rotated.
-pub(crate) const fn with_sigmoid_experts(shape: FileShape, count: u32, ffn: u32, dense: u32, factor: f32) -> FileShape {
+pub(crate) const fn with_sigmoid_experts(
+    shape: FileShape,
+    count: u32,
+    ffn: u32,
+    dense: u32,
+    factor: f32,
+) -> FileShape {
     let layers = LayerSet::onwards(dense, shape.layers);
     let sigmoid = SigmoidSpec { groups: 1, groups_chosen: 1, factor };
     let each = ExpertsSpec {
@@ -138,7 +147,11 @@ pub(crate) const fn with_sigmoid_experts(shape: FileShape, count: u32, ffn: u32,
 
 /// Returns `shape` with latent attention, and experts of a router of sigmoids in all layers but the first ones. Shared
 /// experts are one that is `shared` times as wide.
-pub(crate) const fn with_latent(shape: FileShape, latent: LatentSpec, experts: LayersWith<ExpertsSpec>) -> FileShape {
+pub(crate) const fn with_latent(
+    shape: FileShape,
+    latent: LatentSpec,
+    experts: LayersWith<ExpertsSpec>,
+) -> FileShape {
     FileShape { qk_norms: None, latent: Some(latent), experts: Some(experts), ..shape }
 }
 

@@ -1,13 +1,7 @@
 //! Shapes of published models, for plans and for `random:PRESET`.
 
 use crate::preset_shapes::*;
-use crate::{
-    Attention, DeltaSpec, ExpertsSpec, Family, FileShape, GlobalHeads, IndexSpec, LatentSpec, LayerSet,
-    LayersWith, ModelSpec, Multipliers, QkNorms, RopeFactors, RopeScaling, SharedKeys, SigmoidSpec, Window,
-};
-
-#[rustfmt::skip]
-#[allow(clippy::too_many_arguments)] // One row of the table below.
+use crate::{Attention, Family, FileShape, LayerSet, ModelSpec, QkNorms, RopeScaling, SigmoidSpec};
 
 /// Why presets are planned only: Baichuan's attention has position biases, and files of the others are not read.
 const OTHER_FAMILY: &str = "this family is not trained here";
