@@ -56,11 +56,7 @@ pub fn with(name: &str, change: Value) -> Value {
     let mut config = golden(name);
     let map = config.as_object_mut().unwrap();
     for (key, value) in change.as_object().unwrap() {
-        if value == "remove" {
-            map.remove(key)
-        } else {
-            map.insert(key.clone(), value.clone())
-        };
+        let _old = if value == "remove" { map.remove(key) } else { map.insert(key.clone(), value.clone()) };
     }
     config
 }

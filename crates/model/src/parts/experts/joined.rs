@@ -6,7 +6,7 @@
 //! row's experts, which add up to 1, are multiplied by a number of each expert.
 
 use super::joined_regions::JoinedBufs;
-use super::{ExpertBufs, router};
+use super::regions::ExpertBufs;
 use crate::layer::LayerPass;
 use crate::layer_backward::LayerBackward;
 use crate::parts::shared;
@@ -124,7 +124,8 @@ pub(super) fn backward(
         (step.d_resid, None),
     );
     let d_routed = of.out.slice(0, d_input.len());
-    dev.matmul_dx(d_logits, router(w), d_routed, false);
+    let router = w.router.expect("a layer with experts has a router");
+    dev.matmul_dx(d_logits, router, d_routed, false);
     dev.scale(d_routed, router_factor(step.layer));
     step.norm_backward_into(
         bufs.mid,
