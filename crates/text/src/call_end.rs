@@ -1,5 +1,6 @@
 //! Finds where a call between tags ends: at the first closing tag outside of its object's texts, or after its function.
 
+pub(crate) const OPEN: &str = "<tool_call>";
 pub(crate) const CLOSE: &str = "</tool_call>";
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";

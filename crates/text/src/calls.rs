@@ -1,38 +1,25 @@
 //! Parses tool calls in a response. Models write one of some forms, which their chat templates teach: Qwen and Hermes
 //! `<tool_call>{"name": ..., "arguments": ...}</tool_call>`; Qwen3-Coder and Qwen3.5 tags for the function and its
 //! parameters within `<tool_call>` (`calls_xml`); GLM-4.5 and later the name, and tags for keys and values, within it
-//! (`calls_keys`); Mistral, DeepSeek and Kimi marks around the name and its JSON (`calls_sections`); gpt-oss messages to
-//! a function (`harmony`); Llama 3 the whole response as `{"name": ..., "parameters": ...}`.
+//! (`calls_keys`); Mistral, DeepSeek and Kimi marks around the name and its JSON (`calls_sections`); gpt-oss messages
+//! to a function (`harmony`); Llama 3 the whole response as `{"name": ..., "parameters": ...}`.
 //! Text that looks like a call but is not one stays text.
 
 use crate::ChatTemplate;
-use crate::call_end::{CLOSE, CallEnd};
+use crate::call_end::{CLOSE, CallEnd, OPEN};
 use crate::calls_form::Form;
 use crate::calls_keys;
 use crate::calls_sections::Sections;
 use crate::calls_xml::{self, Tool};
 use crate::harmony::Harmony;
-use plimsoll_base::{has_mark, json_marked, json_unmarked};
+use crate::said::{Said, arguments_of, overlap, push_text, written_arguments};
+use plimsoll_base::json_marked;
 use serde_json::{Map, Value};
 
-pub(crate) const OPEN: &str = "<tool_call>";
 /// Most calls of a response whose end is searched for again, because what was found is none.
 const AGAIN_MAX: u32 = 64;
 /// Marker that Llama 3 may write before a call.
 const PYTHON_TAG: &str = "<|python_tag|>";
-
-/// A piece of a response.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Said {
-    Text(String),
-    /// What the model thought, where its format tells it from text.
-    Thought(String),
-    Call {
-        name: String,
-        /// The arguments as JSON.
-        arguments: String,
-    },
-}
 
 /// Finds the calls in one response, piece by piece, in time linear in the text.
 #[derive(Clone, Debug)]
@@ -50,7 +37,7 @@ pub enum Calls {
 impl Calls {
     /// Looks for calls of these functions, in the form that the template teaches.
     pub fn new(template: Option<&ChatTemplate>, tools: Vec<Tool>) -> Calls {
-        match Form::of(template) {
+        match form_of(template) {
             Form::Harmony => Calls::Harmony(Harmony::new(!tools.is_empty())),
             Form::Tagged { has_keys } => Calls::Tagged(Tagged { tools, has_keys, ..Tagged::default() }),
             Form::Sections(marks) => Calls::Sections(Sections::new(marks)),
@@ -60,7 +47,7 @@ impl Calls {
 
     /// Returns true if a response is parsed: functions may be called, or the format tells thinking from text.
     pub fn are_in(template: Option<&ChatTemplate>, has_tools: bool) -> bool {
-        has_tools || Form::of(template) == Form::Harmony
+        has_tools || form_of(template) == Form::Harmony
     }
 
     /// Finds the calls in a whole response.
@@ -101,6 +88,11 @@ impl Calls {
         }
         said
     }
+}
+
+/// Returns the form that a template teaches.
+fn form_of(template: Option<&ChatTemplate>) -> Form {
+    template.map_or(Form::Bare, ChatTemplate::form)
 }
 
 #[derive(Clone, Debug, Default)]
@@ -278,66 +270,10 @@ impl BareCalls {
     }
 }
 
-/// Joins adjacent texts.
-pub fn joined(said: Vec<Said>) -> Vec<Said> {
-    let mut joined = Vec::with_capacity(said.len());
-    for one in said {
-        match one {
-            Said::Text(text) => push_text(&mut joined, &text),
-            Said::Thought(text) => match joined.last_mut() {
-                Some(Said::Thought(last)) => last.push_str(&text),
-                _ => joined.push(Said::Thought(text)),
-            },
-            call => joined.push(call),
-        }
-    }
-    joined
-}
-
-/// Writes the arguments of a call that was read from `text`. Numbers keep their digits.
-pub(crate) fn written_arguments(text: &str, arguments: &Value) -> String {
-    if has_mark(text) { arguments.to_string() } else { json_unmarked(arguments) }
-}
-
-pub(crate) fn push_text(said: &mut Vec<Said>, text: &str) {
-    if text.is_empty() {
-        return;
-    }
-    match said.last_mut() {
-        Some(Said::Text(last)) => last.push_str(text),
-        _ => said.push(Said::Text(text.to_string())),
-    }
-}
-
-/// Takes the arguments of a call, under either name, of which one may be empty. A call of nothing has none; one that
-/// has them under another name is no call.
-pub(crate) fn arguments_of(call: &mut Map<String, Value>) -> Option<Value> {
-    let mut found = Value::Object(Map::new());
-    for name in ["arguments", "parameters"] {
-        let value = match call.remove(name) {
-            None | Some(Value::Null) => continue,
-            // Some models write the object as a string.
-            Some(Value::String(text)) if text.trim().is_empty() => continue,
-            Some(Value::String(text)) => json_marked(&text).ok()?,
-            Some(other) => other,
-        };
-        if found.as_object().is_some_and(Map::is_empty) {
-            found = value;
-        }
-    }
-    let is_empty = found.as_object().is_some_and(Map::is_empty);
-    let about = |name: &String| ["id", "type", "name"].contains(&name.as_str());
-    (!is_empty || call.keys().all(about)).then_some(found)
-}
-
-/// Returns the length of the longest suffix of `text` that is a proper prefix of `tag`.
-pub(crate) fn overlap(text: &str, tag: &str) -> usize {
-    (1..tag.len()).rev().find(|&n| text.as_bytes().ends_with(&tag.as_bytes()[..n])).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::said::joined;
 
     const TAGGED: &str = "{% if tools %}<tool_call>{% endif %}";
     const KEYS: &str = "{% if tools %}<tool_call>{name}<arg_key>{k}</arg_key>{% endif %}";

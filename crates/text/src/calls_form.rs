@@ -1,8 +1,7 @@
 //! The form of a model's calls and thinking, which its chat template shows, and the marks of that form: tokens that a
 //! response's text keeps although they are special.
 
-use crate::ChatTemplate;
-use crate::calls::OPEN;
+use crate::call_end::OPEN;
 use crate::calls_keys;
 use crate::calls_sections::{DEEPSEEK, KIMI, MISTRAL, Marks};
 use crate::harmony::{CHANNEL, CONSTRAIN, END, ENDS, MESSAGE, START};
@@ -21,11 +20,6 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Returns the form that a template teaches.
-    pub(crate) fn of(template: Option<&ChatTemplate>) -> Form {
-        template.map_or(Form::Bare, ChatTemplate::form)
-    }
-
     /// Returns the form that the source of a template teaches.
     pub(crate) fn of_source(source: &str) -> Form {
         let mentions = |mark| source.contains(mark);
@@ -38,21 +32,19 @@ impl Form {
         let marks = [&MISTRAL, &DEEPSEEK, &KIMI].into_iter().find(|marks| mentions(marks.section));
         marks.map_or(Form::Bare, Form::Sections)
     }
-}
 
-impl ChatTemplate {
-    /// Returns the marks that stay in the text of a response, so that its calls and thinking are found in it.
-    pub fn kept_marks(&self) -> Vec<&'static str> {
-        match self.form() {
+    /// Returns the marks that stay in the text of a response.
+    pub(crate) fn kept_marks(self) -> Vec<&'static str> {
+        match self {
             Form::Harmony => vec![START, CHANNEL, CONSTRAIN, MESSAGE, END],
             Form::Sections(marks) => marks.all().collect(),
             Form::Tagged { .. } | Form::Bare => Vec::new(),
         }
     }
 
-    /// Returns the tokens that end a response in the format that the template writes, besides the model's own.
-    pub fn ends(&self) -> &'static [&'static str] {
-        match self.form() {
+    /// Returns the tokens that end a response, besides the model's own.
+    pub(crate) fn ends(self) -> &'static [&'static str] {
+        match self {
             Form::Harmony => &ENDS,
             _ => &[],
         }

@@ -1,17 +1,22 @@
 //! Parses tool calls between marks of their own: each has the function's name, a mark, and the arguments as JSON.
 //!
 //! ```text
-//! [TOOL_CALLS]add[ARGS]{"a":2}                                                    Mistral, and before it a list:
+//! [TOOL_CALLS]add[ARGS]{"a":2}
 //! [TOOL_CALLS][{"name":"add","arguments":{"a":2}}]
-//! <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{"a":2}\n```<｜tool▁call▁end｜>   DeepSeek V3, R1
-//! <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a":2}<｜tool▁call▁end｜>                      DeepSeek V3.1
-//! <|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a":2}<|tool_call_end|>   Kimi K2
+//!
+//! <｜tool▁calls▁begin｜>
+//! <｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{"a":2}\n```<｜tool▁call▁end｜>
+//! <｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a":2}<｜tool▁call▁end｜>
+//!
+//! <|tool_calls_section_begin|>
+//! <|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a":2}<|tool_call_end|>
 //! ```
 //!
-//! A call that breaks off or is no JSON stays text, with its marks. Source: the models' chat templates, and vLLM's
-//! parsers of these names.
+//! The first is Mistral's and the second that of its models before v11; then DeepSeek V3's and that of V3.1; then
+//! Kimi K2's. A call that breaks off or is no JSON stays text, with its marks. Source: the models' chat templates, and
+//! vLLM's parsers of these names.
 
-use crate::calls::{Said, arguments_of, overlap, push_text, written_arguments};
+use crate::said::{Said, arguments_of, overlap, push_text, written_arguments};
 use plimsoll_base::json_marked;
 use serde_json::Value;
 

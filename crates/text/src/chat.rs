@@ -2,7 +2,7 @@
 
 use crate::Message;
 use crate::calls_form::Form;
-use crate::harmony_turns::{arranged, check_role, moment};
+use crate::harmony_turns::{after_turn, arranged, check_role, moment};
 use crate::jinja::{Context, Messages, SOURCE_BYTES_MAX, Template};
 use crate::turns::{written_after, written_until};
 use plimsoll_base::{Error, Result, read_small_text, shown};
@@ -157,6 +157,34 @@ impl ChatTemplate {
     /// Returns the form of calls and thinking that it teaches.
     pub(crate) fn form(&self) -> Form {
         self.form
+    }
+
+    /// Returns the marks that stay in the text of a response, so that its calls and thinking are found in it.
+    pub fn kept_marks(&self) -> Vec<&'static str> {
+        self.form.kept_marks()
+    }
+
+    /// Returns the tokens that end a response in the format that the template writes, besides the model's own.
+    pub fn ends(&self) -> &'static [&'static str] {
+        self.form.ends()
+    }
+
+    /// Returns what follows a sampled turn where the template would write the turn in another way: the end of its
+    /// message if it has none, `said`, and the opening of the next turn. `None` if the conversation is rendered.
+    ///
+    /// `calls`: the functions that the turn calls; `last`: the text of its last token.
+    /// Errors: those of `render`; `chat-template-invalid` where the template leaves the turn out.
+    pub fn after_sampled_turn(
+        &self,
+        calls: &[String],
+        said: &[Value],
+        last: Option<&str>,
+    ) -> Option<Result<String>> {
+        let render = |messages: &[Value]| {
+            let conversation = Conversation { messages, variables: &[], add_generation_prompt: true };
+            self.render_json(&conversation)
+        };
+        (self.form == Form::Harmony).then(|| after_turn(calls, said, last, render))
     }
 
     fn rendered(

@@ -11,7 +11,7 @@
 //! that breaks off, a channel that is none of these and a call that is no JSON stay text, with their marks.
 //! Source: openai/harmony, `docs/format.md` and `StreamableParser`.
 
-use crate::calls::{Said, overlap, written_arguments};
+use crate::said::{Said, overlap, written_arguments};
 use plimsoll_base::json_marked;
 
 pub(crate) const START: &str = "<|start|>";
@@ -220,8 +220,8 @@ impl Harmony {
         }
     }
 
-    /// Takes a call whose words end at byte `end` of what is held; one that is no call is text, with its header. No word
-    /// before a mark is no argument; without a `name` the call has broken off before its first one.
+    /// Takes a call whose words end at byte `end` of what is held; one that is no call is text, with its header. No
+    /// words are no argument, if a mark follows; without a `name` the call has broken off before its first word.
     fn call(&mut self, name: Option<String>, header_bytes: usize, end: usize, said: &mut Vec<Said>) {
         self.searched = 0;
         let words = self.held[header_bytes..end].trim();

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::ChatTemplate;
-use crate::calls::{Calls, joined};
+use crate::calls::Calls;
 use crate::calls_xml::Tool;
+use crate::said::joined;
 use proptest::prelude::*;
 use serde_json::json;
 

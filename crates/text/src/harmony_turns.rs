@@ -1,11 +1,10 @@
-//! Conversations of gpt-oss: arranges messages as its chat template reads them, says which day it writes, and finds what
-//! it writes after a sampled turn. Refuses what the template would leave out.
+//! Conversations of gpt-oss: arranges messages as its chat template reads them, says which day it writes, and finds
+//! what it writes after a sampled turn. Refuses what the template would leave out.
 //!
 //! Its template writes the words of an answer that calls as thinking, one call of each turn, and instructions at the
 //! beginning alone. It leaves earlier thinking out and writes another end of a turn than the model does, so that a turn
 //! that was sampled is never rendered: only what comes after it is.
 
-use crate::ChatTemplate;
 use crate::calls_form::Form;
 use crate::harmony::{END, ENDS, START};
 use crate::message::THINKING;
@@ -116,50 +115,38 @@ fn with_thinking(message: &Value) -> Value {
     Value::Object(fields)
 }
 
-impl ChatTemplate {
-    /// Returns what follows a sampled turn where the template would write the turn in another way: the end of its
-    /// message if it has none, `said`, and the opening of the next turn. `None` if the conversation is rendered.
-    ///
-    /// `calls`: the functions that the turn calls; `last`: the text of its last token.
-    /// Errors: those of `render`; `chat-template-invalid` where the template leaves the turn out.
-    pub fn after_sampled_turn(
-        &self,
-        calls: &[String],
-        said: &[Value],
-        last: Option<&str>,
-    ) -> Option<Result<String>> {
-        (self.form() == Form::Harmony).then(|| self.after_harmony_turn(calls, said, last))
-    }
-
-    fn after_harmony_turn(&self, calls: &[String], said: &[Value], last: Option<&str>) -> Result<String> {
-        let whole = Value::from(said).to_string();
-        let mark = (0..).map(|n| format!("turn-{n}-is-here")).find(|mark| !whole.contains(mark));
-        let mark = mark.expect("one of them is in no message");
-        let messages = around(calls, said, &mark);
-        let conversation =
-            crate::Conversation { messages: &messages, variables: &[], add_generation_prompt: true };
-        let rendered = self.render_json(&conversation)?;
-        let lost = || {
-            Error::new("chat-template-invalid", "chat template: an earlier turn of the assistant is left out")
-                .hint("set data.chat_template to one that writes every turn")
-        };
-        let mut parts = rendered.split(&mark);
-        parts.next();
-        let mut text = String::new();
-        for (number, part) in parts.by_ref().enumerate() {
-            let ends = [END, ENDS[0], ENDS[1]];
-            let find = |end: &&'static str| Some((part.find(end)?, *end));
-            let (at, end) = ends.iter().filter_map(find).min().ok_or_else(lost)?;
-            match number {
-                0 if last.is_some_and(|last| ends.contains(&last)) => {}
-                0 => text.push_str(end),
-                // The turn was rendered once more, for the name of the next result.
-                _ => text.truncate(text.rfind(START).ok_or_else(lost)?),
-            }
-            text.push_str(&part[at + end.len()..]);
+/// Returns what follows a sampled turn: the end of its message if it has none, `said`, and the opening of the next
+/// turn. `render` writes a conversation; `calls`: the functions that the turn calls; `last`: its last token's text.
+///
+/// Errors: those of `render`; `chat-template-invalid` where the template leaves the turn out.
+pub(crate) fn after_turn(
+    calls: &[String],
+    said: &[Value],
+    last: Option<&str>,
+    render: impl FnOnce(&[Value]) -> Result<String>,
+) -> Result<String> {
+    let whole = Value::from(said).to_string();
+    let mark = (0..).map(|n| format!("turn-{n}-is-here")).find(|mark| !whole.contains(mark));
+    let mark = mark.expect("one of them is in no message");
+    let rendered = render(&around(calls, said, &mark))?;
+    let lost = || {
+        Error::new("chat-template-invalid", "chat template: an earlier turn of the assistant is left out")
+            .hint("set data.chat_template to one that writes every turn")
+    };
+    let mut text = String::new();
+    for (number, part) in rendered.split(&mark).skip(1).enumerate() {
+        let ends = [END, ENDS[0], ENDS[1]];
+        let find = |end: &&'static str| Some((part.find(*end)?, *end));
+        let (at, end) = ends.iter().filter_map(find).min().ok_or_else(lost)?;
+        match number {
+            0 if last.is_some_and(|last| ends.contains(&last)) => {}
+            0 => text.push_str(end),
+            // The turn was rendered once more, for the name of the next result.
+            _ => text.truncate(text.rfind(START).ok_or_else(lost)?),
         }
-        if text.is_empty() { Err(lost()) } else { Ok(text) }
+        text.push_str(&part[at + end.len()..]);
     }
+    if text.is_empty() { Err(lost()) } else { Ok(text) }
 }
 
 /// Returns a conversation with a marked turn, and what was said after it. A result follows a call of its function.

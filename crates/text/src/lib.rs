@@ -27,6 +27,7 @@ mod parquet_file;
 mod parquet_pages;
 mod row_fields;
 mod row_tokens;
+pub mod said;
 mod spans;
 mod stop;
 mod stream;

@@ -9,7 +9,8 @@ use crate::protocol::parsed::{Delivery, Parsed, delivery, params};
 use crate::protocol::refusal::Reply;
 use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
-use plimsoll_text::calls::{Calls, Said};
+use plimsoll_text::calls::Calls;
+use plimsoll_text::said::Said;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

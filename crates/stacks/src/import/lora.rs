@@ -180,8 +180,8 @@ fn leave_routers(draft: &mut Draft, name: &'static str, asked: &'static str) {
     }
 }
 
-/// Returns `lora.targets` as TOML, with those of all experts; `None` if a name is no linear layer here, such as a regular
-/// expression or the head.
+/// Returns `lora.targets` as TOML, with those of all experts. `None` if a name is no linear layer here, such as a
+/// regular expression or the head.
 fn toml_targets(text: &str, all: &[LoraTarget]) -> Option<String> {
     let names = list(text);
     if names == ["all-linear"] && all.is_empty() {

@@ -2,8 +2,9 @@
 //! they were sampled.
 
 use plimsoll_files::TokenizerFiles;
-use plimsoll_text::calls::{Calls, Said, joined};
+use plimsoll_text::calls::Calls;
 use plimsoll_text::calls_xml::Tool;
+use plimsoll_text::said::{Said, joined};
 use plimsoll_text::{ChatTemplate, Conversation, Message, StreamDecoder, Tokenizer};
 use serde_json::{Map, Value, json};
 

@@ -7,8 +7,9 @@
 
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::text::TextModel;
-use plimsoll_text::calls::{Calls, Said};
+use plimsoll_text::calls::Calls;
 use plimsoll_text::calls_xml::Tool;
+use plimsoll_text::said::Said;
 use plimsoll_text::{ChatTemplate, Conversation, Message, written_after};
 use serde_json::{Value, json};
 
@@ -136,7 +137,8 @@ impl Glue<'_> {
 
 /// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.
 ///
-/// `before`: all messages before the turn; `response`: its text. Errors: `text-environment-too-long` if even no words take more than `most`;
+/// `before`: all messages before the turn; `response`: its text.
+/// Errors: `text-environment-too-long` if even no words take more than `most`;
 /// those of the template and the tokenizer.
 pub(super) fn after_turn(
     glue: Glue<'_>,
