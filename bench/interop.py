@@ -60,7 +60,7 @@ OF_DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
 OF_EXPERTS = ["experts.gate_up_proj", "experts.down_proj"]
 OF_SHARED = ["shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]
 MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=48, **DELTA)
-# Experts behind dense layers, scored by a sigmoid; then attention over latents.
+# Experts after dense layers, scored by a sigmoid; then attention over latents.
 OF_GLM = dict(
     n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=32, n_group=3, topk_group=2,
     routed_scaling_factor=1.5, norm_topk_prob=True, num_hidden_layers=3,

@@ -236,10 +236,6 @@ impl ModelSpec {
         } else {
             (None, first)
         };
-        let is_shared = |layer: &LayerSpec| layer.attention().is_some_and(|of| of.values == Values::Shared);
-        let shared = self.layers.iter().filter(|layer| is_shared(layer)).count() as u32;
-        let is_wide = |layer: &LayerSpec| layer.dense().is_some_and(|of| of.width != self.named_width);
-        let wide = self.each_layer().any(|layer| is_shared(&layer) && is_wide(&layer));
         let is_windowed = |layer: &LayerSpec| layer.attention().is_some_and(|of| of.window.is_some());
         let is_unrotated = |layer: &LayerSpec| layer.attention().is_some_and(|of| !of.is_rotated);
         let (delta, experts) = (
@@ -285,10 +281,19 @@ impl ModelSpec {
                 .map(|each| LayersWith { layers: those(&|layer| layer.experts().is_some()), each }),
             delta: delta.map(|each| LayersWith { layers: those(&|layer| layer.delta().is_some()), each }),
             latent,
-            shared: (shared > 0).then_some(SharedKeys { layers: shared, wide }),
+            shared: self.shared_keys(),
             inputs: self.inputs,
         };
         assert!(shape.spec() == *self, "layers that differ in what no file has: {self:?}");
         shape
+    }
+
+    /// Returns the last layers, if they have keys and values of earlier ones.
+    fn shared_keys(&self) -> Option<SharedKeys> {
+        let is_shared = |layer: &LayerSpec| layer.attention().is_some_and(|of| of.values == Values::Shared);
+        let layers = self.layers.iter().filter(|layer| is_shared(layer)).count() as u32;
+        let is_wide = |layer: &LayerSpec| layer.dense().is_some_and(|of| of.width != self.named_width);
+        let wide = self.each_layer().any(|layer| is_shared(&layer) && is_wide(&layer));
+        (layers > 0).then_some(SharedKeys { layers, wide })
     }
 }

@@ -45,7 +45,7 @@ impl Site {
             Site::Output => &[LoraTarget::O],
             Site::GateUp => &[LoraTarget::Gate, LoraTarget::Up],
             Site::Down => &[LoraTarget::Down],
-            // Of one shared expert, of several in one, or of a dense part beside experts.
+            // Of one shared expert, of several in one, or of a dense part next to experts.
             Site::SharedGateUp => &[
                 LoraTarget::SharedGate,
                 LoraTarget::SharedUp,

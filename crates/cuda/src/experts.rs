@@ -38,7 +38,7 @@ const TILES: [(Tile, usize); 4] = [
 ];
 /// Tiles of 16 and 32 pairs have no gradient: those are of passes with many.
 const GRADIENT_TILES_FIRST: usize = 2;
-/// The tile of `experts_hopper.cu`, instead of the widest of `experts.cu`, for whole steps; a third of its threads copies.
+/// The tile of `experts_hopper.cu`, not the widest of `experts.cu`, for whole steps; a third of the threads copy.
 const HOPPER_TILE: Tile = tile(128, 256, 384, 4);
 /// Elements of a step, and rows of a box of weights: a tile's columns, or a step's depths.
 const STEP: usize = 64;

@@ -1,6 +1,6 @@
 //! Launcher of `heads.cu`: products of the columns of heads with each head's rows of a matrix, where they lie.
 //!
-//! f32, other cards than Hopper and operands that are not in whole 16-byte pieces take moves and a product of each head.
+//! f32, other cards than Hopper and operands not in whole 16-byte pieces take moves and a product of each head.
 
 use super::{Arg, CudaDevice, Launch, columns, count, matmul};
 use plimsoll_base::DType;

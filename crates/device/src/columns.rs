@@ -45,7 +45,7 @@ pub struct MoveColumns<'a> {
 
 /// Rows of a matrix of weights that are a head's.
 #[derive(Clone, Copy, Debug)]
-pub struct HeadRows {
+pub struct HeadPart {
     /// The first one of head 0.
     pub first: usize,
     /// From a head's first to the next one's.
@@ -60,7 +60,7 @@ pub struct HeadProducts<'a> {
     pub x: Columns<'a>,
     /// The rows of all heads, and those between them.
     pub w: Matrix<'a>,
-    pub part: HeadRows,
+    pub part: HeadPart,
     /// Elements outside of the blocks stay.
     pub y: Columns<'a>,
     pub rows: usize,

@@ -43,7 +43,7 @@ pub use backend::{Aside, Backend, Checked, HostBytes, Network, Pipeline, Trade, 
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_elements};
 pub use claims::{Away, Claim, Claims};
 pub use codes::{CODE_BLOCK, Coded};
-pub use columns::{ColumnOrder, Columns, HeadProducts, HeadRows, MoveColumns};
+pub use columns::{ColumnOrder, Columns, HeadPart, HeadProducts, MoveColumns};
 pub use delta::{
     CONV_TAPS, DELTA_HEAD_MAX, DELTA_HEAD_STEP, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaRule,
     DeltaRuleBackward, DeltaWeights, NO_STATE, NormGated, NormGatedBackward, Places, STATE_CHUNK, edges,

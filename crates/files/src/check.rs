@@ -145,9 +145,11 @@ fn is_of_no_use(name: &str, spec: &ModelSpec) -> bool {
 pub fn is_of_further_tokens(name: &str, spec: &ModelSpec) -> bool {
     let layer =
         name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')?.0.parse::<u32>().ok());
-    let row = spec.architecture();
-    let is_after = row.has_sigmoid_router && layer.is_some_and(|layer| layer >= spec.layers.len());
-    is_after || (row.has_delta || row.has_sigmoid_router) && name.starts_with("mtp.")
+    if spec.architecture().has_sigmoid_router {
+        layer.is_some_and(|layer| layer >= spec.layers.len())
+    } else {
+        name.starts_with("mtp.") && spec.architecture().has_delta
+    }
 }
 
 /// Requires that a tensor that is never trained is in f32: in bf16 a router's corrections choose other experts.

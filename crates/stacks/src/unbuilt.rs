@@ -318,7 +318,6 @@ mod tests {
             ("mistralai/Ministral-3-8B-Instruct-2512-BF16", None),
             ("mistralai/Ministral-3-8B-Base-2512", None),
             ("google/gemma-4-31B-it", None),
-            ("google/gemma-4-26B-A4B-it", experts),
             ("unsloth/DeepSeek-V3-0324-BF16", None),
             ("deepseek-ai/DeepSeek-V3.2", experts),
             ("Qwen/Qwen3.5-35B-A3B-FP8", bits),

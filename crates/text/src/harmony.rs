@@ -6,7 +6,7 @@
 //! <|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a":2,"b":3}<|call|>
 //! ```
 //!
-//! What is said in `analysis` is thinking, in `commentary` and `final` text. A message to a function is a call. Its
+//! The words of `analysis` are thinking, those of `commentary` and `final` text. A message to a function is a call. Its
 //! recipient may be before or after the channel, and the form of its words is ` json` or ` <|constrain|>json`. A header
 //! that breaks off, a channel that is none of these and a call that is no JSON stay text, with their marks.
 //! Source: openai/harmony, `docs/format.md` and `StreamableParser`.

@@ -1,4 +1,5 @@
-//! Responses in the harmony format: what is said, in whatever pieces they come and wherever they break off.
+//! Responses in the harmony format: their thinking, text and calls, in whatever pieces they come and wherever they
+//! break off.
 
 use super::*;
 use crate::ChatTemplate;

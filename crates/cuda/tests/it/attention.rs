@@ -192,10 +192,11 @@ fn scratch_grows_with_chunks_up_to_a_bound_on_rows() {
         let least = (rows * 9 + parts * 2 * 3 * 64) * 4;
         assert!((least..least + rows * 4 + (64 << 10)).contains(&bytes), "{rows}: {bytes}");
     }
-    // Latents: a row for each of the pass and 16 heads.
+    // Latents: whole tiles of the pass, and the last ones of segments that many rows see, for each 16 heads.
     for (rows, heads) in [(64, 16), (4096, 4), (4096, 20), (65536, 64)] {
         let bytes = attention_backward_scratch_bytes(rows, 8, heads, 1, 576);
-        let least = (rows * heads + rows * (heads / 16).max(1) * 2 * 576) * 4;
+        let tiles = rows / 64 + 8.min(2 * rows * heads.div_ceil(64) / 129);
+        let least = (rows * heads + tiles * 64 * (heads / 16).max(1) * 2 * 576) * 4;
         let most = least + rows * (4 + heads / 16) + (64 << 10);
         assert!((least..most).contains(&bytes), "{rows}: {bytes}");
     }

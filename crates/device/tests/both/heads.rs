@@ -3,7 +3,7 @@
 
 use super::{Machine, Open, bits, check_close, f64s, matrix_len, normal};
 use plimsoll_base::DType::{Bf16, F32};
-use plimsoll_device::{ColumnOrder, Columns, HeadProducts, HeadRows, MoveColumns};
+use plimsoll_device::{ColumnOrder, Columns, HeadPart, HeadProducts, MoveColumns};
 
 /// Elements between heads, and before the first.
 const GAP: usize = 8;
@@ -39,7 +39,7 @@ pub fn products_of_heads_are_close_and_rows_are_their_own<D: Machine>(open: Open
                 let args = |first_row: usize, m: usize| HeadProducts {
                     x: of("x", first_row, x_row, of_x),
                     w: rig.matrix("w", rows, k, e),
-                    part: HeadRows { first: n, step: 2 * n, rows: n },
+                    part: HeadPart { first: n, step: 2 * n, rows: n },
                     y: of("y", first_row, y_row, of_y),
                     rows: m,
                     heads,

@@ -289,8 +289,8 @@ const CASES: &[Case] = &[
     (|b| Op::MoveColumns { args: MoveColumns { from: Columns::of_rows(b("from"), 0, 16), to: Columns::of_rows(b("to"), 0, 16), rows: 1, heads: 1,
         columns: 16, order: ColumnOrder::Same, add: false } }, "to", ""),
     (|b| Op::MatmulHeads { args: HeadProducts { x: Columns::of_rows(b("x"), 0, 4), w: Matrix { n: 4, k: 4, ..matrix(b("w")) },
-        part: HeadRows { first: 0, step: 4, rows: 4 }, y: Columns::of_rows(b("y"), 0, 4), rows: 1, heads: 1, is_turned: false,
-        x_room: b("x room"), y_room: b("y room") } }, "y x room y room", ""),
+        part: HeadPart { first: 0, step: 4, rows: 4 }, y: Columns::of_rows(b("y"), 0, 4), rows: 1, heads: 1, is_turned: false,
+        x_room: b("x_room"), y_room: b("y_room") } }, "y x_room y_room", ""),
     (|b| Op::Zero { dst: b("dst") }, "dst", ""),
 ];
 

@@ -483,7 +483,11 @@ fn hf_tensors(gguf: &Gguf, shape: &FileShape) -> Result<Vec<TensorInfo>> {
         let layer =
             tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<u32>().ok());
         let is_next = has_further(shape.architecture()) && layer.is_some_and(|layer| layer >= shape.layers);
-        let name = if is_next { format!("mtp.{}", tensor.name) } else { name };
+        let name = match tensor.name.strip_prefix("blk.") {
+            Some(rest) if is_next && shape.delta.is_none() => format!("model.layers.{rest}"),
+            Some(_) if is_next => format!("mtp.{}", tensor.name),
+            _ => name,
+        };
         let row_order = row_order(shape, &name);
         let is_pairs = matches!(row_order, RowOrder::RopePairs { .. });
         if is_pairs && tensor.shape[0] % u64::from(shape.head_dim) != 0 {

@@ -383,7 +383,7 @@ fn linear_attention_lies_as_the_converter_of_llama_cpp_lays_it_and_comes_back() 
     // The same layers with experts, of all in one or each apart: Qwen3_5MoeTextModel.
     let mut sparse = golden("qwen3_5_moe").spec.file_shape();
     sparse.delta =
-        Some(LayersWith { layers: LayerSet::all_but_every(2, sparse.layers), ..sparse.delta.unwrap() });
+        Some(LayersWith { layers: LayerSet::all_but_every(2, sparse.layers), ..qwen35().delta.unwrap() });
     let mut apart = sparse;
     apart.experts.as_mut().unwrap().each.is_fused = !sparse.experts.unwrap().each.is_fused;
     let cases =

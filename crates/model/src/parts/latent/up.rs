@@ -10,7 +10,7 @@ use super::regions::LatentBufs;
 use crate::layer::LayerPass;
 use crate::layer_backward::{LayerBackward, LayerGrads};
 use plimsoll_arch::Site;
-use plimsoll_device::{Adapted, Adapter, AdapterBlock, Columns, HeadProducts, HeadRows, Matrix};
+use plimsoll_device::{Adapted, Adapter, AdapterBlock, Columns, HeadPart, HeadProducts, Matrix};
 
 /// Which rows of the upward product a head has: those of its keys, or of its values.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ pub(super) fn product(
         Part::Keys => bufs.keys,
         Part::Values => bufs.values,
     };
-    let of_head = HeadRows { first, step: bufs.key_dim + bufs.value_dim, rows: n };
+    let of_head = HeadPart { first, step: bufs.key_dim + bufs.value_dim, rows: n };
     let (x_room, y_room) = if is_turned { (narrow, bufs.wide) } else { (bufs.wide, narrow) };
     let (rows, heads) = (bufs.rows, bufs.heads);
     let products = HeadProducts { x, w, part: of_head, y, rows, heads, is_turned, x_room, y_room };
