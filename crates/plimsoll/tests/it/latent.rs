@@ -80,7 +80,7 @@ fn adapters_of_latent_products_and_of_shared_experts_are_trained_in_every_form()
             ("apart", &["train.recompute=layer"][..]),
             ("merged", &["lora.merge=true"]),
             ("in codes", &["lora.quantize=nf4"]),
-            ("bf16", &["model_options.dtype=bf16", "loss.kl_coef=0.05", "train.grad_dtype=bf16"]),
+            ("bf16", &["model_options.dtype=bf16", "loss.kl_coef=0.05"]),
         ] {
             folder.train(name, &[&own[..], more, &["train.steps=2"]].concat());
             for step in folder.metrics(name) {
