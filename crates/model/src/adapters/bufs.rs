@@ -12,6 +12,8 @@ pub(crate) struct AdaptBufs<'p> {
     /// u of one product at a time: of experts, or in the backward pass of merged adapters.
     pub(crate) u_once: Option<Buf<'p>>,
     pub(crate) d_u: Option<Buf<'p>>,
+    /// The gradient by A of a product of heads, of one pass.
+    pub(crate) d_a: Option<Buf<'p>>,
     pub(crate) pack: Option<Buf<'p>>,
 }
 
@@ -21,6 +23,7 @@ impl<'p> AdaptBufs<'p> {
             u: SiteMap::of(|site| get(&region_of(site))),
             u_once: get("adapt.u"),
             d_u: get("adapt.d_u"),
+            d_a: get("adapt.d_a"),
             pack: get("adapt.pack"),
         }
     }

@@ -5,6 +5,7 @@ use crate::activations::mode::Mode;
 use crate::activations::shape::{Life, PassLimits, PassShape, Regions, Target};
 use plimsoll_arch::{Ffn, LayerSpec, LoraShape, ModelSpec, Site};
 use plimsoll_base::{DType, Result};
+use plimsoll_device::PANEL;
 use plimsoll_memory::Layout;
 
 /// Returns the regions of u of each product and of the backward pass. With `is_merged`, a forward pass needs none.
@@ -60,9 +61,25 @@ pub fn layout(
     }
     if learns {
         to.add(Life::Layer, "adapt.d_u", &[rows, widest], weights)?;
+        add_sum(&mut to, lora)?;
         if pack > 0 {
             to.add(Life::Layer, "adapt.pack", &[pack as usize], weights)?;
         }
     }
     Ok(to.layout)
+}
+
+/// Adds the gradient by A of a product of heads, which is a sum of that of its keys and that of its values. It is whole
+/// before it is added to that of other passes: their number, and on which rank they are, change no bit.
+fn add_sum(to: &mut Regions<'_>, lora: LoraShape) -> Result<()> {
+    let (spec, site) = (to.of.spec, Site::LatentUp);
+    let inputs = |layer| site.target(spec, layer).map(|target| target.widths(spec, layer).0);
+    match ((0..spec.layers.len()).filter_map(inputs).max(), site.width(spec, lora)) {
+        (Some(inputs), width) if width > 0 => {
+            // As a matrix takes in any layout.
+            let shape = [width.next_multiple_of(PANEL), inputs.next_multiple_of(2) as usize];
+            to.add(Life::Layer, "adapt.d_a", &shape, DType::F32)
+        }
+        _ => Ok(()),
+    }
 }

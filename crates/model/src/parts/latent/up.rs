@@ -89,9 +89,13 @@ pub(super) fn gradients(step: &LayerBackward<'_, '_, '_>, bufs: &LatentBufs<'_>,
         let b = bufs.adapter_part(grads, head, part).blocks().next().expect("one block").1.b;
         dev.matmul_dw(of_head(head), u, b, step.add, pack);
     }
-    // Values come first, and keys add to what they left.
-    let add = step.add || matches!(part, Part::Keys);
-    dev.matmul_dw(d_u, bufs.wide, grads.a, add, pack);
+    // Values come first, and keys add to what they left. The sum of both is added to that of other passes.
+    let sum = step.layer.pass.acts.adapt.d_a.expect("an update of the product's adapters");
+    let sum = Matrix { buf: sum.slice(0, grads.a.buf.len()), ..grads.a };
+    dev.matmul_dw(d_u, bufs.wide, sum, matches!(part, Part::Keys), pack);
+    if let Part::Keys = part {
+        dev.accumulate(sum.buf, grads.a.buf, step.add);
+    }
 }
 
 impl LatentBufs<'_> {
