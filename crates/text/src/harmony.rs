@@ -192,11 +192,12 @@ impl Harmony {
     fn kind(&self, header: &Header<'_>) -> Option<Place> {
         let to = header.recipient.filter(|to| !["all", "user"].contains(to));
         match (to, header.channel) {
-            (Some(to), _) => {
+            (Some(to), None | Some("analysis" | "commentary" | "final")) => {
                 let name = to.strip_prefix("functions.").unwrap_or(to);
-                let is_call = !name.is_empty() && name != "assistant" && self.has_tools;
+                let is_call = is_word(name) && name != "assistant" && self.has_tools;
                 is_call.then(|| Place::Call { name: name.to_string(), header_bytes: 0 })
             }
+            (Some(_), Some(_)) => None,
             (None, Some("analysis")) => Some(Place::Thought),
             (None, Some("final" | "commentary")) => Some(Place::Text),
             (None, _) => None,
@@ -270,6 +271,11 @@ impl Harmony {
     }
 }
 
+/// Returns whether a header's word may be a function's name, or the form of a message's words.
+fn is_word(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+}
+
 fn mark_bytes_max() -> usize {
     AFTER_WORDS.iter().map(|mark| mark.len()).max().unwrap_or(0)
 }
@@ -303,7 +309,7 @@ impl<'t> Header<'t> {
             let to = word.strip_prefix("to=").or_else(|| word.starts_with("functions.").then_some(word));
             match to {
                 Some(to) if header.recipient.is_none() && !to.is_empty() => header.recipient = Some(to),
-                None if !has_form && !word.contains('<') => has_form = true,
+                None if !has_form && is_word(word) => has_form = true,
                 _ => return None,
             }
         }

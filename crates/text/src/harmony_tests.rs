@@ -112,6 +112,13 @@ fn what_is_not_of_the_format_stays_text_with_its_marks() {
     check("<|channel|>final<|message|>a<|end|>b", &[text("a\nb")]);
     let long = format!("<|channel|>{}<|message|>a", "x".repeat(600));
     check(&long, &[text(&long)]);
+    // Neither a channel, a name nor a form: nothing that a header holds is lost.
+    for header in
+        ["{\"a\":1} to=functions.add", "final to=functions.add{\"a\":1}", "final to=functions.add é"]
+    {
+        let given = format!("<|channel|>{header}<|message|>");
+        check(&given, &[text(&given)]);
+    }
     // Without functions a call is text.
     let add = "<|channel|>commentary to=functions.add json<|message|>{}";
     assert_eq!(parse(add, 3, false), [text(add)]);
