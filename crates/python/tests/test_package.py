@@ -65,7 +65,8 @@ class Stairs:
 
 class Package(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
+        # A run whose notebook was killed may write its last file while the folder goes.
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
         before = os.getcwd()
