@@ -128,7 +128,7 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
                  without; normalised values, which are keys in the latter if `attention_k_eq_v`; `proportional` \
                  rotation; a number that multiplies what a layer gives; GeGLU; embeddings times the root of their \
                  width; soft-cap of logits; [experts next to the dense \
-                 part](decisions/0124-experts-next-to-a-dense-part.md) if `enable_moe_block`, on the CPU; [inputs of \
+                 part](decisions/0124-experts-next-to-a-dense-part.md) if `enable_moe_block`; [inputs of \
                  layers and shared keys](details/models.md#inputs-of-layers-and-shared-keys), with adapters",
     },
     FamilyPage {

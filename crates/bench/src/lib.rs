@@ -29,7 +29,7 @@ use plimsoll_infer::runner::{Runner, open};
 use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::{Limits, Pool, host::Host};
 use plimsoll_plan::{Facts, PlanReport, RoleName, plan_sampling, plan_with};
-use plimsoll_rl::data::models::check_codes_of_run;
+use plimsoll_rl::data::models::{check_codes_of_run, check_inputs};
 use plimsoll_rl::flops::{forward_flops, update_passes};
 use plimsoll_rl::roles::Trainer;
 use plimsoll_rl::train::roofline;
@@ -154,6 +154,7 @@ pub fn train(options: &BenchOptions, [batch, micro_batches, seq]: [usize; 3]) ->
     let mut run = bench_run(options, batch, 1, seq);
     run.train_mut().micro_batch_tokens = Auto::Value((micro_batch * seq) as u32);
     let bench = Bench::open(options, &mut run, 1)?;
+    check_inputs(&bench.spec(), &options.model, run.lora.is_some())?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     trainer.rehearse(&[])?;

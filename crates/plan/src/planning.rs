@@ -176,18 +176,12 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     Ok(PlanReport { hints, ..report })
 }
 
-/// Requires that the device has attention over keys as wide as those of every model, and experts next to a dense part.
+/// Requires that the device has attention over keys as wide as those of every model.
 ///
 /// Errors: `model-unsupported`.
 fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
-    let all = || std::iter::once(&facts.spec).chain(facts.models.values());
-    let is_joined = |spec: &ModelSpec| spec.has_experts() && spec.architecture().joins_dense;
-    if !row.takes_joined_experts && all().any(is_joined) {
-        let name = row.kind.name;
-        let message = format!("experts next to a dense part are not built for run.device = \"{name}\"");
-        return Err(Error::usage("model-unsupported", message).hint("set run.device = \"cpu\""));
-    }
-    let mut widths = all().flat_map(ModelSpec::attentions).map(|attention| attention.head_dim);
+    let all = std::iter::once(&facts.spec).chain(facts.models.values());
+    let mut widths = all.flat_map(ModelSpec::attentions).map(|attention| attention.head_dim);
     let Some(width) = widths.find(|width| !(row.takes_head_dim)(*width as usize)) else { return Ok(()) };
     let message = format!(
         "attention over keys of {width} elements is not built for run.device = \"{}\"",

@@ -60,6 +60,38 @@ pub fn biases_are_added_to_pairs_with_their_weights_or_without<D: Machine>(open:
     });
 }
 
+/// Multiplies weights of pairs by a number of each expert, as Gemma 4 does, and computes the gradient of the numbers.
+pub fn a_bias_of_one_output_is_a_number_that_weighs_an_expert<D: Machine>(open: Open<D>) {
+    each(open, |case, rig, e, what| {
+        let pairs = route(case, rig);
+        let (factors, dy) = (normal(34, case.experts, 1.0, e), normal(35, pairs.len(), 1.0, F32));
+        rig.set("bias", &[factors.clone(), vec![0.0; case.experts * (case.h - 1)]].concat());
+        let number_of = |name: &str| rig.buf(name).slice(0, case.experts);
+        let (routes, to) = (case.routes(rig, case.m), rig.buf("d_weights"));
+        rig.dev.zero(to);
+        rig.dev.add_expert_bias(to, number_of("bias"), routes, true);
+        let weighed: Vec<f64> =
+            pairs.iter().map(|&(_, expert, weight)| weight * f64::from(factors[expert])).collect();
+        check_close(&rig.get("d_weights"), &weighed, &rounding(F32, &weighed), 1.0, what);
+        rig.set("d_weights", &dy);
+        let (dy_has, grad) = (RowsOf::Pairs, number_of("d_bias"));
+        rig.dev.expert_bias_backward(ExpertBiasBackward {
+            dy: to,
+            dy_has,
+            routes,
+            weighs: true,
+            grad,
+            add: false,
+        });
+        let (mut want, mut sizes) = (vec![0.0; case.experts], vec![1e-6; case.experts]);
+        for (&(_, expert, weight), dy) in pairs.iter().zip(dy) {
+            want[expert] += weight * f64::from(dy);
+            sizes[expert] += (weight * f64::from(dy)).abs();
+        }
+        check_close(&rig.get("d_bias")[..case.experts], &want, &sizes, 1e-5, what);
+    });
+}
+
 /// Adds the gradient of biases to what is there, or writes it.
 fn sum_biases<D: Machine>(case: &Case, rig: &Rig<D>, (dy, dy_has): (&str, RowsOf), add: bool) {
     let (routes, grad) = (case.routes(rig, case.m), rig.buf("d_bias"));

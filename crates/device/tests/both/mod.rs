@@ -38,6 +38,7 @@ macro_rules! cases {
                 rows_of_no_segment_have_no_gradients, values_are_stored_as_the_dtype_holds_them,
                 sinks_are_in_every_softmax_once_however_many_chunks_it_has, gradients_of_sinks_agree_with_f64;
             biases: biases_are_added_to_pairs_with_their_weights_or_without,
+                a_bias_of_one_output_is_a_number_that_weighs_an_expert,
                 gradients_of_biases_are_sums_over_pairs_and_those_of_weights_products,
                 clamped_gates_alternate_with_ups_and_have_no_gradient_where_they_are_clamped,
                 products_of_experts_in_codes_have_the_bits_of_their_numbers;

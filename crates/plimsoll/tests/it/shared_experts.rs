@@ -1,7 +1,7 @@
 //! Shared experts next to routed ones, in layers with linear attention too, from outside: any number of ranks,
 //! resuming, adapters, and files in the order and the form in which they were read.
 
-use crate::common::{check_refused, every_nth, plimsoll};
+use crate::common::{every_nth, plimsoll};
 use crate::ranks::left;
 use crate::run::{Run, number};
 use crate::tiny::{self, tensors};
@@ -188,16 +188,4 @@ fn names_that_peft_takes_for_other_layers_are_refused() {
         "hint: set lora.targets = [\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"in_proj_qkvz\"",
     ];
     folder.train_refused("seven", &["lora.rank=4"], 2, &refused);
-}
-
-#[test]
-fn experts_next_to_a_dense_part_are_refused_on_a_card() {
-    let folder = run_of(GEMMA);
-    let run = folder.text_path("run.toml");
-    let said = [
-        "error[model-unsupported]: ",
-        "experts next to a dense part are not built for run.device = \"cuda\"",
-    ];
-    let limit = "--limit=device=80GiB,host=64GiB,disk=1TiB";
-    check_refused(&["plan", &run, "--set", "run.device=cuda", limit], 2, &said);
 }

@@ -112,7 +112,7 @@ pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -
 /// Requires adapters where layers have inputs of their own.
 ///
 /// Errors: `model-unsupported`.
-fn check_inputs(spec: &ModelSpec, name: &str, has_adapters: bool) -> Result<()> {
+pub fn check_inputs(spec: &ModelSpec, name: &str, has_adapters: bool) -> Result<()> {
     if spec.inputs.is_none() || has_adapters {
         return Ok(());
     }
