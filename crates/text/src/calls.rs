@@ -1,7 +1,7 @@
 //! Parses tool calls in a response. Models write one of some forms, which their chat templates teach: Qwen and Hermes
 //! `<tool_call>{"name": ..., "arguments": ...}</tool_call>`; Qwen3-Coder and Qwen3.5 tags for the function and its
 //! parameters within `<tool_call>` (`calls_xml`); GLM-4.5 and later the name, and tags for keys and values, within it
-//! (`calls_keys`); Mistral, DeepSeek and Kimi marks around the name and its JSON (`calls_sections`); gpt-oss messages
+//! (`calls_keys`); Mistral, DeepSeek, Kimi and Gemma 4 marks around a call (`calls_sections`); gpt-oss messages
 //! to a function (`harmony`); Llama 3 the whole response as `{"name": ..., "parameters": ...}`.
 //! Text that looks like a call but is not one stays text.
 

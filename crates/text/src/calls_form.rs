@@ -3,7 +3,7 @@
 
 use crate::call_end::OPEN;
 use crate::calls_keys;
-use crate::calls_sections::{DEEPSEEK, KIMI, MISTRAL, Marks};
+use crate::calls_sections::{DEEPSEEK, GEMMA, KIMI, MISTRAL, Marks};
 use crate::harmony::{CHANNEL, CONSTRAIN, END, ENDS, MESSAGE, START};
 
 /// How a model writes its calls.
@@ -29,7 +29,7 @@ impl Form {
         if mentions(OPEN) {
             return Form::Tagged { has_keys: mentions(calls_keys::KEY) };
         }
-        let marks = [&MISTRAL, &DEEPSEEK, &KIMI].into_iter().find(|marks| mentions(marks.section));
+        let marks = [&MISTRAL, &DEEPSEEK, &KIMI, &GEMMA].into_iter().find(|marks| mentions(marks.section));
         marks.map_or(Form::Bare, Form::Sections)
     }
 

@@ -10,12 +10,15 @@
 //!
 //! <|tool_calls_section_begin|>
 //! <|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a":2}<|tool_call_end|>
+//!
+//! <|tool_call>call:add{a:2}<tool_call|>
 //! ```
 //!
 //! The first is Mistral's and the second that of its models before v11; then DeepSeek V3's and that of V3.1; then
-//! Kimi K2's. A call that breaks off or is no JSON stays text, with its marks. Source: the models' chat templates, and
+//! Kimi K2's, and Gemma 4's (`calls_gemma`). A call that breaks off or is no JSON stays text, with its marks. Source: the models' chat templates, and
 //! vLLM's parsers of these names.
 
+use crate::calls_gemma;
 use crate::said::{Said, arguments_of, overlap, push_text, written_arguments};
 use plimsoll_base::json_marked;
 use serde_json::Value;
@@ -61,6 +64,15 @@ pub(crate) const KIMI: Marks = Marks {
     end: "<|tool_call_end|>",
     section_end: "<|tool_calls_section_end|>",
     others: &[],
+};
+
+pub(crate) const GEMMA: Marks = Marks {
+    section: "<|tool_call>",
+    call: "<|tool_call>",
+    middle: "",
+    end: "<tool_call|>",
+    section_end: "<tool_call|>",
+    others: &[calls_gemma::QUOTE, "<|channel>", "<channel|>"],
 };
 
 impl Marks {
@@ -170,6 +182,12 @@ impl Marks {
 
     /// Says one call: the name, the mark between, and an object. Returns the text after the object.
     fn named<'t>(&self, text: &'t str, said: &mut Vec<Said>) -> Option<&'t str> {
+        if *self == GEMMA {
+            let (name, json, arguments) = calls_gemma::call(text)?;
+            let (name, arguments) = (name.to_string(), written_arguments(&json, &arguments));
+            said.push(Said::Call { name, arguments });
+            return Some("");
+        }
         // Mistral's models also leave the mark out.
         let middle = text.find(self.middle).map(|at| (at, self.middle.len()));
         let brace = text.find('{').filter(|_| self.end.is_empty()).map(|at| (at, 0));

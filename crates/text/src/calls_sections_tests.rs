@@ -1,4 +1,4 @@
-//! Calls between marks of Mistral, DeepSeek and Kimi, in whatever pieces they come.
+//! Calls between marks of Mistral, DeepSeek, Kimi and Gemma, in whatever pieces they come.
 
 use super::*;
 use crate::ChatTemplate;
@@ -119,5 +119,18 @@ fn kimi_numbers_its_calls() {
         assert_eq!(said, parse(KIMI.section, &whole[..cut], 1000), "{}", &whole[..cut]);
         let calls = said.iter().filter(|one| matches!(one, Said::Call { .. })).count();
         assert!(calls <= whole[..cut].matches("<|tool_call_argument_begin|>").count());
+    }
+}
+
+#[test]
+fn gemma_writes_keys_without_quotation_marks() {
+    let two = "So. <|tool_call>call:add{a:<|\"|>x, \"y\"<|\"|>,b:[1]}<tool_call|><|tool_call>call:now{}<tool_call|>";
+    check(&GEMMA, two, &[text("So."), call("add", "{\"a\":\"x, \\\"y\\\"\",\"b\":[1]}"), call("now", "{}")]);
+    for given in [
+        "<|tool_call>call:add{a:1",
+        "<|tool_call>call:add{a:one}<tool_call|>",
+        "<|tool_call>add{}<tool_call|> and <|tool",
+    ] {
+        check(&GEMMA, given, &[text(given)]);
     }
 }

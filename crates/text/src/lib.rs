@@ -7,6 +7,7 @@ mod answered;
 mod call_end;
 pub mod calls;
 mod calls_form;
+mod calls_gemma;
 mod calls_keys;
 mod calls_sections;
 pub mod calls_xml;
