@@ -21,57 +21,71 @@ __device__ __forceinline__ u32 times_two(u32 a, u32 b) {
     return out;
 }
 
-/// Four codes of the low half of a word, times a scale: two words of two bf16.
-__device__ __forceinline__ void widen_four(u32 codes, u32 scale, u32& low, u32& high) {
-    // The numbers' upper and lower bytes, chosen from eight by three bits each.
-    const u32 which = codes & 0x7777;
-    const u32 upper = __byte_perm(0x3f3f3f00u, 0x40404040u, which), lower = __byte_perm(0xc0800000u, 0xc0804000u, which);
-    const u32 signs = codes & 0x8888;
-    low = times_two(__byte_perm(lower, upper, 0x5140) | (signs & 0x8) << 12 | (signs & 0x80) << 24, scale);
-    high = times_two(__byte_perm(lower, upper, 0x7362) | (signs & 0x800) << 4 | (signs & 0x8000) << 16, scale);
+/// Bytes of two words, or, where a choice's highest bit is set, eight times that of the byte.
+__device__ __forceinline__ u32 bytes_of(u32 a, u32 b, u32 which) {
+    u32 out;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(which));
+    return out;
 }
 
-/// A step's codes: a thread has eight of each of several lines, and their scales.
-template <u32 EACH> struct Codes {
-    u32 words[EACH], scales[EACH];
+/// Four codes as two words of two bf16, times a scale. `which`: what chooses their sizes, three bits of four each;
+/// `signs`: 0xff for a negative one, a byte each.
+__device__ __forceinline__ void widen_four(u32 which, u32 signs, u32 scale, u32& low, u32& high) {
+    // The numbers' lower and upper bytes, each chosen from eight.
+    const u32 lower = bytes_of(0xc0800000u, 0xc0804000u, which);
+    const u32 upper = bytes_of(0x3f3f3f00u, 0x40404040u, which) | (signs & 0x80808080u);
+    low = times_two(bytes_of(lower, upper, 0x5140), scale);
+    high = times_two(bytes_of(lower, upper, 0x7362), scale);
+}
+
+/// Eight codes as four words of two bf16, times a scale.
+__device__ __forceinline__ uint4 widen_eight(u32 codes, u32 scale) {
+    // The sign of every second code is its byte's highest bit, and that of the others is after a shift.
+    const u32 shifted = codes << 4;
+    uint4 x;
+    widen_four(codes & 0x7777, bytes_of(shifted, codes, 0xd9c8), scale, x.x, x.y);
+    widen_four(codes >> 16 & 0x7777, bytes_of(shifted, codes, 0xfbea), scale, x.z, x.w);
+    return x;
+}
+
+/// A block's bytes, in the words that it is in.
+struct Code {
+    u32 words[5];
 };
 
-/// LINES lines of weights from `first` on, of `length` elements each: as `Lines`, in codes.
+/// LINES lines of weights of `length` elements each, in codes. A thread has a block of every step: half a line of it.
 template <u32 LINES, u32 THREADS> struct CodeLines {
-    static constexpr u32 EACH = LINES * 8 / THREADS;
-    const u8* from;
-    u64 row_bytes;
-    u32 lines, length;
+    static_assert(LINES * DEPTH == THREADS * CODE_VALUES, "a block of a step for each thread");
+    const u8* block; // the thread's of the first step
+    bool there;
+    u32 length;
 
-    __device__ __forceinline__ CodeLines(const u8* w, u32 length, u32 lines)
-        : from(w), row_bytes((u64)length / CODE_VALUES * CODE_BYTES), lines(lines), length(length) {}
-
-    /// Reads 64 depths; a missing piece is of zeros.
-    __device__ __forceinline__ void read(Codes<EACH>& codes, u32 depth) const {
-        const u32 at = depth + threadIdx.x % 8 * 8;
-#pragma unroll
-        for (u32 i = 0; i < EACH; i++) {
-            const u32 line = threadIdx.x / 8 + i * (THREADS / 8);
-            codes.words[i] = codes.scales[i] = 0;
-            if (line >= lines || at >= length) continue;
-            const u8* block = from + line * row_bytes + at / CODE_VALUES * CODE_BYTES;
-            codes.scales[i] = *block;
-            // Four bytes at any address: of the word that begins before them, and of the next one if they reach it.
-            const u64 first = (u64)(block + 1 + at % CODE_VALUES / 2);
-            const u32 *word = (const u32*)(first & ~3ull), shift = first % 4 * 8;
-            codes.words[i] = __funnelshift_r(word[0], word[shift > 0], shift);
-        }
+    __device__ __forceinline__ CodeLines(const u8* w, u32 length, u32 lines) : length(length) {
+        const u32 line = threadIdx.x / 2;
+        there = line < lines;
+        block = w + (u64)(there ? line : 0) * (length / CODE_VALUES * CODE_BYTES) + threadIdx.x % 2 * CODE_BYTES;
     }
-    /// Widens what was read into a panel.
-    __device__ __forceinline__ void fill(u8* panel, const Codes<EACH>& codes) const {
+    /// Reads the block of a step: zeros if there is none. Its last byte is in the fifth word, so all are the weights'.
+    __device__ __forceinline__ void read(Code& code, u32 depth) const {
+        const bool here = there && depth + threadIdx.x % 2 * CODE_VALUES < length;
+        const u8* from = block + depth / CODE_VALUES * CODE_BYTES;
+        const u32* words = (const u32*)(from - (u64)from % 4);
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) {
-            const u32 line = threadIdx.x / 8 + i * (THREADS / 8), byte = codes.scales[i];
-            const u32 one = byte == 255 ? 0x7fc0u : byte == 0 ? 0x40u : byte << 7, scale = one | one << 16;
-            uint4 x;
-            widen_four(codes.words[i], scale, x.x, x.y);
-            widen_four(codes.words[i] >> 16, scale, x.z, x.w);
-            *(uint4*)(panel + piece_at(line, threadIdx.x % 8)) = x;
+        for (u32 i = 0; i < 5; i++) code.words[i] = here ? words[i] : 0;
+    }
+    /// Widens the block of a step into a panel.
+    __device__ __forceinline__ void fill(u8* panel, const Code& code, u32 depth) const {
+        const u32 line = threadIdx.x / 2, half = threadIdx.x % 2;
+        const u32 shift = (u32)((u64)(block + depth / CODE_VALUES * CODE_BYTES) % 4) * 8;
+        const u32 byte = code.words[0] >> shift & 255;
+        const u32 one = byte == 255 ? 0x7fc0u : byte == 0 ? 0x40u : byte << 7, scale = one | one << 16;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            // The codes begin a byte after the block.
+            u32 codes = __funnelshift_r(code.words[i], code.words[i + 1], shift);
+            const u32 next = i < 3 ? __funnelshift_r(code.words[i + 1], code.words[i + 2], shift) : code.words[4] >> shift;
+            codes = codes >> 8 | next << 24;
+            *(uint4*)(panel + piece_at(line, half * 4 + i)) = widen_eight(codes, scale);
         }
     }
 };
@@ -86,7 +100,7 @@ __device__ __forceinline__ void product(const bf16* __restrict__ x, const u8* __
     const u32 first = blockIdx.y * S::COLS;
     const u64 row = (u64)tile.expert * J + first;
     const CodeLines<S::COLS, S::THREADS> right(w + row * (L / CODE_VALUES * CODE_BYTES), L, J - first);
-    Codes<right.EACH> coming[CODE_STEPS];
+    Code coming[CODE_STEPS] = {};
 #pragma unroll
     for (u32 i = 0; i < CODE_STEPS; i++) right.read(coming[i], i * DEPTH);
     const Lines<S::ROWS, S::THREADS, true> left(x, L, tile.rows, [&](u32 line) { return row_of(of.pairs, tile.first + line, of.chosen); });
@@ -100,7 +114,7 @@ __device__ __forceinline__ void product(const bf16* __restrict__ x, const u8* __
 #pragma unroll
             for (u32 i = 0; i < CODE_STEPS; i++) {
                 if (i != next) continue;
-                right.fill(stage + S::ROWS * 128, coming[i]);
+                right.fill(stage + S::ROWS * 128, coming[i], depth);
                 right.read(coming[i], depth + CODE_STEPS * DEPTH);
             }
             next = next == CODE_STEPS - 1 ? 0 : next + 1;
