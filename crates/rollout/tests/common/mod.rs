@@ -5,6 +5,9 @@
 #[path = "../../../train/tests/common/mod.rs"]
 pub mod harness;
 
+#[path = "../../../plimsoll/tests/common/cases.rs"]
+pub mod cases;
+
 use harness::{Harness, Setup};
 use plimsoll_arch::{Attention, DeltaSpec, Family, FileShape, LayerSet, LayersWith, ModelSpec, Window};
 use plimsoll_base::{Phase, Result};

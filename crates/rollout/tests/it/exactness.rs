@@ -1,8 +1,10 @@
 //! The log-probability that the rollout records equals that of training, to the bit, however samples are scheduled.
 //!
 //! Every case draws the same request many ways (sequences in flight, rows of a pass, preemption, threads) and packs
-//! the responses many ways (cuts, recompute levels, threads); all must give the same bits.
+//! the responses many ways (cuts, recompute levels, threads); all must give the same bits. The ways take turns: with
+//! each commit every way is tried on some models, and after four of them on all.
 
+use crate::common::cases::every_nth_from;
 use crate::common::harness::{MIXED, Machine, Numbers, Setup, same_bits};
 use crate::common::{World, sampling, sequences};
 use plimsoll_arch::{Cache, Caches, LoraShape, LoraTarget, LoraTargets, Quantization};
@@ -196,10 +198,17 @@ impl Ask {
         (self.prompt_tokens() + self.new_tokens).div_ceil(16) + 1
     }
 
+    /// A number of its own for each model, type and storage, with which its turn begins.
+    fn first_turn(&self) -> usize {
+        let words = format!("{}{:?}{:?}{}", self.source, self.dtype, self.quantize, self.merge);
+        words.bytes().map(usize::from).sum()
+    }
+
     fn check_everything(&self) -> Samples {
-        let (all, blocks) = (self.samples(), self.blocks());
+        let (all, blocks, from) = (self.samples(), self.blocks(), self.first_turn());
         let (drawn, _) = self.draw(self.engine(all, 512, blocks), OnFull::WorstCase, 1);
-        for (sequences, rows, threads) in [(1, 64, 1), (3, 3, 1), (8, 17, 2), (8, 48, 1)] {
+        let schedules = [(1, 64, 1), (3, 3, 1), (8, 17, 2), (8, 48, 1)];
+        for (_, (sequences, rows, threads)) in every_nth_from(from, 4, schedules) {
             let other = self.draw(self.engine(sequences, rows, blocks), OnFull::WorstCase, threads).0;
             self.check_same(
                 &drawn,
@@ -208,7 +217,8 @@ impl Ask {
             );
         }
         let mut preemptions = 0;
-        for (sequences, rows, extra) in [(8, 48, 0), (8, 9, 0), (3, 16, 1), (all, 256, 3)] {
+        let tight = [(8, 48, 0), (8, 9, 0), (3, 16, 1), (all, 256, 3)];
+        for (_, (sequences, rows, extra)) in every_nth_from(from, 2, tight) {
             let limits = self.engine(sequences, rows.max(sequences), self.tight_blocks() + extra);
             let (other, count) = self.draw(limits, OnFull::Preempt, 1);
             self.check_same(&drawn, &other, &format!("{limits:?}, {count} preemptions"));
@@ -218,24 +228,26 @@ impl Ask {
             preemptions += count;
         }
         assert!(preemptions > 0, "the blocks were to run out");
-        for (sequences, rows, few, on_full) in [
+        let ahead = [
             (all, 512, false, OnFull::WorstCase),
             (5, 20, false, OnFull::WorstCase),
             (8, 48, true, OnFull::Preempt),
             (3, 16, true, OnFull::WorstCase),
-        ] {
+        ];
+        for (_, (sequences, rows, few, on_full)) in every_nth_from(from, 4, ahead) {
             let blocks = if few { self.tight_blocks() + 1 } else { blocks };
             let limits = EngineLimits { ahead: true, ..self.engine(sequences, rows, blocks) };
             let (other, _) = self.draw(limits, on_full, 1);
             self.check_same(&drawn, &other, &format!("{limits:?}, ahead of the host"));
         }
         let longest = self.prompt_tokens() + self.new_tokens;
-        for (tokens, recompute, threads) in [
+        let cuts = [
             (longest, Recompute::None, 1),
             (longest + 21, Recompute::Layer, 2),
             (2 * longest, Recompute::Cheap, 1),
             (4096, Recompute::None, 2),
-        ] {
+        ];
+        for (_, (tokens, recompute, threads)) in every_nth_from(from, 2, cuts) {
             self.check_training(&drawn, tokens, recompute, threads);
         }
         drawn
@@ -255,7 +267,7 @@ fn check_model(source: &'static str, dtype: DType) {
             "lengths are to differ: {lens:?}"
         );
         // Other group sizes and temperatures, less of everything else.
-        for (group_size, temperature) in [(1, 0.6), (4, 1.7)] {
+        for (_, (group_size, temperature)) in every_nth_from(ask.first_turn(), 2, [(1, 0.6), (4, 1.7)]) {
             let ask = Ask { temperature, ..Ask::new(source, dtype, machine, &[15, 40, 16], group_size) };
             let (drawn, _) = ask.draw(ask.engine(5, 32, ask.blocks()), OnFull::Preempt, 1);
             ask.check_training(&drawn, 100, Recompute::Cheap, 1);
