@@ -25,6 +25,7 @@ TINY = {
     "method": "grpo",
     "model": "builtin:nano",
     "data.prompts": "builtin:addition",
+    "data.eval": "none",
     "rollout.prompts_per_step": 4,
     "rollout.group_size": 4,
     "rollout.max_new_tokens": 5,

@@ -163,8 +163,7 @@ fn commonness(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    fn found(literals: &[&str], bytes: &[u8], from: usize, to: usize) -> Vec<(usize, usize)> {
-        let compiled = Literals::new(literals);
+    fn found(compiled: &Literals, bytes: &[u8], from: usize, to: usize) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         compiled.candidates(bytes, from, to, |literal, start| {
             if compiled.holds(literal, bytes, start) {
@@ -193,6 +192,7 @@ mod tests {
             "vLL",
             "rssrss",
         ];
+        let compiled = Literals::new(&literals);
         for literal in literals {
             for place in 0..40 {
                 for after in 0..24 {
@@ -201,7 +201,7 @@ mod tests {
                         let to = text.len() - usize::from(after > 20);
                         let expect = expected(&literals, &text, from, to);
                         assert_eq!(
-                            found(&literals, &text, from, to),
+                            found(&compiled, &text, from, to),
                             expect,
                             "{literal} {place} {after} {from}"
                         );
@@ -223,7 +223,7 @@ mod tests {
         let literals = ["aba", "abab", "bbaab", "AaBbA", "ABAaba", "babaBAba", "aab"];
         for (from, to) in [(0, text.len()), (1, 2001), (37, 38), (100, 100), (3990, 4000)] {
             let expect = expected(&literals, &text, from, to);
-            assert_eq!(found(&literals, &text, from, to), expect, "{from}..{to}");
+            assert_eq!(found(&Literals::new(&literals), &text, from, to), expect, "{from}..{to}");
         }
         assert!(expected(&literals, &text, 0, text.len()).len() > 100);
     }

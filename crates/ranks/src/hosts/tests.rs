@@ -72,7 +72,10 @@ fn every_rank_has_the_bytes_of_every_rank_wherever_it_is() {
     for hosts in LAYOUTS {
         let bytes = |rank: usize, round: usize| -> Vec<u8> {
             let length = [0, 1, 7, 4096, 300_000, 1_000_003][(rank + round) % 6];
-            (0..length).map(|i| (i * 31 + rank * 7 + round) as u8).collect()
+            let mut bytes: Vec<u8> = (0..256).map(|i| (i * 31 + rank * 7 + round) as u8).collect();
+            bytes = bytes.repeat(1 + length / 256);
+            bytes.truncate(length);
+            bytes
         };
         Run::new(hosts).run(|group| {
             for round in 0..8 {
@@ -127,12 +130,16 @@ fn a_part_knows_its_hosts() {
     assert!(spreads.iter().all(|spread| *spread == expect), "{spreads:?}");
 }
 
-/// Bytes of a rank's memory in a round.
-fn at(rank: usize, round: usize, offset: usize) -> u8 {
-    (offset.wrapping_mul(131) ^ (offset >> 9) ^ (rank * 57) ^ (round * 11)) as u8
-}
-
 const MEMORY: usize = 3 << 20;
+
+/// Bytes of a rank's memory in a round: the same ones again and again, after a prime number of them.
+fn memory_in(rank: usize, round: usize) -> Vec<u8> {
+    const PERIOD: usize = 65_521;
+    let at = |offset: usize| (offset.wrapping_mul(131) ^ (offset >> 9) ^ (rank * 57) ^ (round * 11)) as u8;
+    let mut bytes = (0..PERIOD).map(at).collect::<Vec<u8>>().repeat(MEMORY.div_ceil(PERIOD));
+    bytes.truncate(MEMORY);
+    bytes
+}
 
 /// Memory that is copied out a part at a time, as a card's is.
 #[derive(Debug)]
@@ -167,10 +174,7 @@ fn a_rank_reads_what_those_of_other_hosts_have_written_since_they_met() {
             let file: File = plimsoll_memory::shared_file("plimsoll-test").expect("memory");
             file.set_len(MEMORY as u64).expect("memory");
             let (rank, ranks) = (group.rank(), group.ranks());
-            let write = |round: usize| {
-                let bytes: Vec<u8> = (0..MEMORY).map(|offset| at(rank, round, offset)).collect();
-                file.write_all_at(&bytes, 0).expect("memory");
-            };
+            let write = |round| file.write_all_at(&memory_in(rank, round), 0).expect("memory");
             let memory = memory_of(rank, &file);
             let reach = group
                 .reach(memory, Bytes(MEMORY as u64), kept_max(rank))
@@ -184,6 +188,7 @@ fn a_rank_reads_what_those_of_other_hosts_have_written_since_they_met() {
                         reach.view(other).expect("memory").is_some()
                             && reach.view(rank).expect("none").is_none()
                     );
+                    let whole = memory_in(other, round);
                     // Apart, overlapping, longer than a request, and at the end.
                     for range in
                         [5..9, 7..100, 4096..1_500_000, 10..2_000_000, MEMORY as u64 - 3..MEMORY as u64]
@@ -191,10 +196,8 @@ fn a_rank_reads_what_those_of_other_hosts_have_written_since_they_met() {
                         reach.bring(&[(other, range.clone()), (rank, range.clone())], &|| group.check());
                         reach.check().expect("all live");
                         let seen = reach.seen(other, range.clone());
-                        let of =
-                            |(n, byte): (usize, &u8)| *byte != at(other, round, range.start as usize + n);
-                        let mut wrong = seen.iter().enumerate().filter(|one| of(*one));
-                        assert_eq!(wrong.next(), None, "{hosts:?}: rank {rank} of {other}, round {round}");
+                        let expect = &whole[range.start as usize..range.end as usize];
+                        assert!(seen[..] == *expect, "{hosts:?}: rank {rank} of {other}, {round}: {range:?}");
                     }
                 }
                 group.barrier().expect("all live");
@@ -210,8 +213,7 @@ fn what_a_rank_posts_is_heard_on_all_hosts_between_reads() {
         Run::new(hosts).run(|group| {
             let file: File = plimsoll_memory::shared_file("plimsoll-test").expect("memory");
             let rank = group.rank();
-            let bytes: Vec<u8> = (0..MEMORY).map(|offset| at(rank, 0, offset)).collect();
-            file.write_all_at(&bytes, 0).expect("memory");
+            file.write_all_at(&memory_in(rank, 0), 0).expect("memory");
             let reach = group
                 .reach(memory_of(rank, &file), Bytes(MEMORY as u64), kept_max(rank))
                 .expect("all come")
@@ -222,7 +224,7 @@ fn what_a_rank_posts_is_heard_on_all_hosts_between_reads() {
                     thread::sleep(Duration::from_millis(1));
                 }
             } else {
-                let (mut heard, begun) = (0, Instant::now());
+                let (mut heard, begun, first) = (0, Instant::now(), memory_in(0, 0));
                 while heard < LAST {
                     assert!(
                         begun.elapsed() < Duration::from_secs(60),
@@ -236,7 +238,7 @@ fn what_a_rank_posts_is_heard_on_all_hosts_between_reads() {
                     reach.bring(&[(0, start..start + 9)], &|| group.check());
                     reach.check().expect("all live");
                     if !group.near().contains(&0) {
-                        let expect: Vec<u8> = (start..start + 9).map(|i| at(0, 0, i as usize)).collect();
+                        let expect = &first[start as usize..start as usize + 9];
                         assert_eq!(reach.seen(0, start..start + 9), expect, "{hosts:?}: rank {rank}");
                     }
                 }
