@@ -143,14 +143,6 @@ mod tests {
     use crate::source::tests::source;
     use crate::tree::tests::tree;
 
-    #[test]
-    fn this_workspace_has_no_circles() {
-        let tree = Tree::read(crate::repository_root()).expect("the workspace is readable");
-        let (sources, _) = tree.sources();
-        let findings = check(&sources);
-        assert!(findings.is_empty(), "{}", findings.iter().map(|f| format!("\n{f}")).collect::<String>());
-    }
-
     fn edges(files: &[(&str, &str)]) -> String {
         let files: Vec<(String, &str)> =
             files.iter().map(|(path, text)| (format!("crates/a/src/{path}"), *text)).collect();
