@@ -129,7 +129,7 @@ const FUZZ: [&str; 5] = ["run", "-q", "-p", "fuzz", "--"];
 
 /// Writes numbers and pictures of the docs.
 const PAGES: [&str; 9] =
-    ["test", "-p", "plimsoll", "--test", "docs", "pages_are_written", "--", "--ignored", "--nocapture"];
+    ["test", "-p", "plimsoll", "--test", "it", "pages_are_written", "--", "--ignored", "--nocapture"];
 /// Writes them with a release build, whose rates and binary size are those that users see.
 const PAGES_RELEASE: [&str; 10] = [
     "test",
@@ -137,7 +137,7 @@ const PAGES_RELEASE: [&str; 10] = [
     "-p",
     "plimsoll",
     "--test",
-    "docs",
+    "it",
     "pages_are_written",
     "--",
     "--ignored",

@@ -1,5 +1,5 @@
-//! The command line from outside, in one test binary, which links once. `docs` is a separate target because it takes
-//! minutes.
+//! The command line from outside, in one test binary, which links once. So is `docs`: its commands run one after the
+//! other, and other tests use the processors meanwhile.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -32,6 +32,7 @@ mod data;
 mod delta;
 mod distill;
 mod divergence;
+mod docs;
 mod doctor;
 mod doctor_run;
 mod endpoint;
