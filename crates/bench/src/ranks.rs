@@ -348,8 +348,8 @@ mod tests {
         assert_eq!(super::layouts(&options), [(1, 1), (2, 1), (4, 1), (3, 1), (2, 2), (4, 2)]);
     }
 
-    /// 64 ranks take the most time: each case has them in turn, with each commit another, as `every_nth` of the tests of
-    /// `plimsoll` chooses.
+    /// 64 ranks take the most time: each case has them in turn, with each commit another, as `every_nth` of the tests
+    /// of `plimsoll` chooses.
     #[test]
     fn up_to_64_ranks_in_one_process_that_come_at_random_times_train_the_same_weights() {
         let set = |name: &str| std::env::var(name).unwrap_or_default();
