@@ -177,6 +177,8 @@ pub struct Architecture {
     pub has_local_base: bool,
     /// `model_type` of the models of text and images whose language model this is, if they are read.
     pub wrapper: Option<&'static str>,
+    /// `model_type` of that language model inside of them, if it is not the family's.
+    pub wrapped_name: Option<&'static str>,
     /// Family-specific keys of a written `config.json`; a value of `None` is null.
     pub config_keys: &'static [(&'static str, Option<bool>)],
 }

@@ -59,6 +59,7 @@ const LLAMA: Architecture = Architecture {
     gguf_window: None,
     has_local_base: false,
     wrapper: None,
+    wrapped_name: None,
     config_keys: &[],
 };
 
@@ -124,6 +125,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         gguf_rope_pairs: false,
         qk_norms: Some(QkNorms::Heads),
         reads_mlp_bias: false,
+        wrapper: Some("qwen3_vl"),
+        wrapped_name: Some("qwen3_vl_text"),
         windows: Windows::Asked,
         config_keys: &[("use_sliding_window", Some(false))],
         ..LLAMA

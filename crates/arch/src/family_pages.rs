@@ -44,7 +44,11 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
         models: "Qwen2, Qwen2.5",
         beyond: "bias on q, k and v; windows from layer `max_window_layers` on, if `use_sliding_window`",
     },
-    FamilyPage { family: Family::Qwen3, models: "Qwen3, dense", beyond: "norms of heads; windows as Qwen2" },
+    FamilyPage {
+        family: Family::Qwen3,
+        models: "Qwen3, dense; text of Qwen3-VL, dense",
+        beyond: "norms of heads; windows as Qwen2",
+    },
     FamilyPage {
         family: Family::Qwen3Moe,
         models: "Qwen3-MoE: 30B-A3B, 235B-A22B, Coder",

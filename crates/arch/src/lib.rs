@@ -26,6 +26,7 @@ mod rope_factors;
 mod site;
 mod table;
 mod tensor_row;
+mod tower;
 
 pub use adaptable::Unfit;
 pub use architecture::{
@@ -51,3 +52,4 @@ pub use table::{
     products,
 };
 pub use tensor_row::{KeyGroups, TensorRow, is_kept_in_f32};
+pub use tower::*;

@@ -1,6 +1,6 @@
 //! The parameters that a model may have.
 
-use crate::{LoraTarget, Site};
+use crate::{LoraTarget, Site, TowerParam};
 
 /// A parameter of a model, in a layer or outside of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,8 @@ pub enum ParamKind {
     CriticBias,
     /// [A], Gaussian actors only
     LogStd,
+    /// A parameter of a tower over images; `layer` is its layer or merger
+    Tower(TowerParam),
 }
 
 impl ParamKind {

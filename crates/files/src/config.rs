@@ -14,10 +14,8 @@ mod rope;
 mod routed;
 
 use crate::wrapped;
-use keys::{
-    Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, VOCAB_MAX, WIDTH_MAX,
-    out_of_range,
-};
+pub(crate) use keys::{Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use keys::{LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
 use plimsoll_arch::{ARCHITECTURES, Architecture, FileShape, Gate, ModelSpec, Multipliers, QkNorms};
 use plimsoll_base::{DType, Error, Result};

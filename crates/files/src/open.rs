@@ -8,7 +8,7 @@ use crate::gguf::model::{self, GgufTokenizer};
 use crate::source::{ADAPTER_CONFIG, Local, is_repo, of_run, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
-use crate::{builtin, mxfp4, safetensors_dir, wrapped};
+use crate::{builtin, mxfp4, safetensors_dir, sight, wrapped};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::Value;
@@ -50,6 +50,10 @@ pub struct OpenModel {
     pub encodings: Option<LayerEncodings>,
     pub(crate) files: Vec<Storage>,
     index: HashMap<String, usize>,
+    /// Its `config.json`, if it is of a model that takes images.
+    pub(crate) seeing: Option<Value>,
+    /// The tensors of its tower, under the names of the tower's table.
+    pub(crate) tower_tensors: HashMap<String, TensorInfo>,
 }
 
 /// The files of a tokenizer. At most one of `tokenizer_json`, `gguf` and `bytes` is present.
@@ -96,7 +100,7 @@ impl OpenModel {
 
     /// Returns a tensor by its Hugging Face name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.index.get(name).map(|&i| &self.tensors[i])
+        self.index.get(name).map(|&i| &self.tensors[i]).or_else(|| self.tower_tensors.get(name))
     }
 
     fn named(&self, name: &str) -> Result<&TensorInfo> {
@@ -250,6 +254,8 @@ impl OpenModel {
             index: tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect(),
             files,
             tensors,
+            seeing: None,
+            tower_tensors: HashMap::new(),
         }
     }
 }
@@ -306,6 +312,8 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let generation = optional_json(&dir.join(GENERATION_CONFIG))?;
     let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
+    let seeing = sight::is_of_seeing(&config).then(|| config.clone());
+    let of_tower = if seeing.is_some() { wrapped::tower_tensors(&tensors)? } else { Vec::new() };
     let tensors = if spec.is_wrapped { wrapped::text_tensors(tensors)? } else { tensors };
     let tensors = mxfp4::joined(tensors, is_in_mxfp4(&config), dir)?;
     let spec = with_experts_of_file(spec, &tensors);
@@ -313,7 +321,8 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let ids = token_ids(&config, generation.as_ref());
     let path = Some(dir.to_path_buf());
     let parts = Parts { spec, head, files, tensors, tokenizer, ids, path, encodings: None };
-    Ok(OpenModel::assemble(source, parts))
+    let tower_tensors = of_tower.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+    Ok(OpenModel { seeing, tower_tensors, ..OpenModel::assemble(source, parts) })
 }
 
 /// Returns the shape with experts in the form that the file has: the tensors of each apart, or those of all in one.

@@ -2,7 +2,7 @@
 
 use crate::config::{defaults, either, unsupported};
 use crate::tensors::TensorInfo;
-use plimsoll_arch::{ARCHITECTURES, Family};
+use plimsoll_arch::{ARCHITECTURES, Family, TOWER_PREFIX};
 use plimsoll_base::{Error, Result, shown};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -10,6 +10,11 @@ use std::collections::HashSet;
 /// Returns the families of language models in models of a `model_type`. The first is that of a file that names none.
 fn text_families(model_type: &str) -> Vec<Family> {
     ARCHITECTURES.iter().filter(|row| row.wrapper == Some(model_type)).map(|row| row.family).collect()
+}
+
+/// Returns the `model_type` of a family's language models in such a model.
+fn inner_name(family: Family) -> &'static str {
+    family.architecture().wrapped_name.unwrap_or(family.name())
 }
 
 /// Returns the defaults of a `text_config`: its family, and sizes that other files must contain.
@@ -23,6 +28,8 @@ fn unwritten(family: Family) -> Map<String, Value> {
 
 /// Prefixes of the language model's tensors, and their replacements.
 const TEXT: [(&str, &str); 2] = [("model.language_model.", "model."), ("language_model.", "")];
+/// Prefixes of the tensors of a tower over images.
+const TOWERS: [&str; 2] = [TOWER_PREFIX, "visual."];
 /// The prefix of what predicts further tokens, of which a run says that it is left out.
 const FURTHER: &str = "mtp.";
 /// Prefixes of tensors that are ignored: vision, sound and multi-token prediction.
@@ -53,13 +60,14 @@ pub(crate) fn text_config(config: &Value, file: &str) -> Result<Option<Value>> {
     let (Some(of_text), Some(first)) = (of_text, families.first()) else { return Ok(None) };
     let family = match of_text.get("model_type") {
         None => first,
-        Some(name) => families.iter().find(|family| name == family.name()).ok_or_else(|| {
-            let built = either(families.iter().map(|family| family.name()));
+        Some(name) => families.iter().find(|family| name == inner_name(**family)).ok_or_else(|| {
+            let built = either(families.iter().map(|family| inner_name(*family)));
             unsupported(file, "text_config.model_type", name, &built)
         })?,
     };
     let mut whole = unwritten(*family);
     whole.extend(of_text.iter().map(|(key, value)| (key.clone(), value.clone())));
+    whole.insert("model_type".into(), family.name().into());
     // The outer value takes precedence.
     for key in ["tie_word_embeddings", "quantization_config"] {
         whole.extend(config.get(key).map(|value| (key.to_string(), value.clone())));
@@ -72,21 +80,40 @@ pub(crate) fn is_of_other_part(name: &str) -> bool {
     OTHERS.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Returns the tensors of a tower over images, under the names of its table.
+///
+/// Errors: `model-file-corrupt` for two of one name.
+pub(crate) fn tower_tensors(tensors: &[TensorInfo]) -> Result<Vec<TensorInfo>> {
+    let own = |tensor: &TensorInfo| {
+        let name = TOWERS.iter().find_map(|prefix| tensor.name.strip_prefix(prefix))?;
+        Some(TensorInfo { name: format!("{TOWER_PREFIX}{name}"), ..tensor.clone() })
+    };
+    once_each(tensors.iter().filter_map(own), "tower")
+}
+
 /// Returns the tensors of the language model, under the names of a plain model.
 ///
 /// Errors: `model-file-corrupt` for two of one name.
 pub(crate) fn text_tensors(tensors: Vec<TensorInfo>) -> Result<Vec<TensorInfo>> {
-    let mut seen = HashSet::new();
     let is_text = |tensor: &TensorInfo| !is_of_other_part(&tensor.name) || tensor.name.starts_with(FURTHER);
     let named = tensors.into_iter().filter(is_text).map(|mut tensor| {
         let own =
             TEXT.iter().find_map(|(prefix, to)| Some(format!("{to}{}", tensor.name.strip_prefix(prefix)?)));
         tensor.name = own.unwrap_or(tensor.name);
+        tensor
+    });
+    once_each(named, "language model")
+}
+
+/// Collects the tensors of a part of a model, whose names must differ.
+fn once_each(tensors: impl Iterator<Item = TensorInfo>, part: &str) -> Result<Vec<TensorInfo>> {
+    let mut seen = HashSet::new();
+    let unlike = tensors.map(|tensor| {
         if seen.insert(tensor.name.clone()) {
             return Ok(tensor);
         }
-        let message = format!("two tensors of the language model are called `{}`", shown(&tensor.name));
+        let message = format!("two tensors of the {part} are called `{}`", shown(&tensor.name));
         Err(Error::new("model-file-corrupt", message).hint("fetch the model again"))
     });
-    named.collect()
+    unlike.collect()
 }

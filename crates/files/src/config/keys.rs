@@ -12,24 +12,24 @@ pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
 pub(super) const EXPERT_WIDTH: &str = "moe_intermediate_size";
 /// The name in `layer_types` of a layer with full attention.
 pub(super) const FULL: &str = "full_attention";
-pub(super) const LAYERS_MAX: u64 = plimsoll_arch::LAYERS_MAX as u64;
-pub(super) const VOCAB_MAX: u64 = 1 << 22;
-pub(super) const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
-pub(super) const HEADS_MAX: u64 = 1 << 12;
+pub(crate) const LAYERS_MAX: u64 = plimsoll_arch::LAYERS_MAX as u64;
+pub(crate) const VOCAB_MAX: u64 = 1 << 22;
+pub(crate) const WIDTH_MAX: u64 = 1 << 17; // hidden, heads * head_dim
+pub(crate) const HEADS_MAX: u64 = 1 << 12;
 pub(super) const POSITIONS_MAX: u64 = 1 << 30;
-pub(super) const FFN_MAX: u64 = 1 << 20;
+pub(crate) const FFN_MAX: u64 = 1 << 20;
 
 /// A configuration, or an object in one.
-pub(super) struct Config<'a> {
+pub(crate) struct Config<'a> {
     pub(super) map: &'a Map<String, Value>,
-    pub(super) file: &'a str,
+    pub(crate) file: &'a str,
     /// Defaults of missing keys.
     pub(super) defaults: &'static Map<String, Value>,
 }
 
 impl<'a> Config<'a> {
     /// Makes a configuration without defaults.
-    pub(super) fn bare(map: &'a Map<String, Value>, file: &'a str) -> Config<'a> {
+    pub(crate) fn bare(map: &'a Map<String, Value>, file: &'a str) -> Config<'a> {
         Config { map, file, defaults: defaults::none() }
     }
 
@@ -39,7 +39,7 @@ impl<'a> Config<'a> {
     }
 
     /// Returns a key's value. If absent or null it is the family's default, unless null has a meaning.
-    pub(super) fn present(&self, key: &str) -> Option<&Value> {
+    pub(crate) fn present(&self, key: &str) -> Option<&Value> {
         match self.map.get(key) {
             Some(Value::Null) if NULL_IS_A_VALUE.contains(&key) => None,
             None | Some(Value::Null) if WRITTEN.contains(&key) => None,
@@ -49,7 +49,7 @@ impl<'a> Config<'a> {
     }
 
     /// Reads a positive integer up to `limit`.
-    pub(super) fn size(&self, key: &str, limit: u64) -> Result<u32> {
+    pub(crate) fn size(&self, key: &str, limit: u64) -> Result<u32> {
         let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
         match value.as_u64() {
             Some(n) if n > 0 && n <= limit => Ok(n as u32), // every limit is below 2^32
@@ -58,7 +58,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    pub(super) fn size_or(&self, key: &str, limit: u64, default: u32) -> Result<u32> {
+    pub(crate) fn size_or(&self, key: &str, limit: u64, default: u32) -> Result<u32> {
         if self.present(key).is_some() { self.size(key, limit) } else { Ok(default) }
     }
 
@@ -69,11 +69,11 @@ impl<'a> Config<'a> {
         Err(self.invalid(format!("{key} = {n} is not a multiple of {by_key} = {by}, and head_dim is absent")))
     }
 
-    pub(super) fn positive(&self, key: &str, default: f64) -> Result<f64> {
+    pub(crate) fn positive(&self, key: &str, default: f64) -> Result<f64> {
         if self.present(key).is_some() { self.required_positive(key) } else { Ok(default) }
     }
 
-    pub(super) fn required_positive(&self, key: &str) -> Result<f64> {
+    pub(crate) fn required_positive(&self, key: &str) -> Result<f64> {
         let value = self.present(key).ok_or_else(|| self.invalid(format!("`{key}` is absent")))?;
         // The number must stay finite and positive as f32: kernels see no other.
         let number = value.as_f64().filter(|n| *n > 0.0 && (*n as f32).is_finite() && *n as f32 > 0.0);
@@ -84,7 +84,7 @@ impl<'a> Config<'a> {
         self.flag_or(key, false)
     }
 
-    pub(super) fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
+    pub(crate) fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
         match self.present(key) {
             None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -92,7 +92,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    pub(super) fn invalid(&self, what: String) -> Error {
+    pub(crate) fn invalid(&self, what: String) -> Error {
         Error::new("model-config-invalid", format!("{}: {what}", self.file))
             .hint("fetch the model's config.json again")
     }

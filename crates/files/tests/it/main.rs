@@ -12,6 +12,7 @@ mod latent;
 mod mistral;
 mod mxfp4;
 mod safetensors;
+mod sight;
 mod sigmoid;
 mod sources;
 mod wrapped;

@@ -1,0 +1,220 @@
+//! What `config.json` says of a model's tower over images, and of where their vectors are in a text.
+
+use crate::config::{Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, unsupported};
+use crate::open::OpenModel;
+use plimsoll_arch::{
+    DeepLayers, Gelu, ModelSpec, PIXEL_CHANNELS, RopeAxes, SightSpec, TowerMlp, TowerNorm, TowerSpec,
+    tower_tensors,
+};
+use plimsoll_base::{Error, Result};
+use serde_json::{Map, Value, json};
+
+/// Maximum pixels of a patch's side.
+const PATCH_MAX: u64 = 64;
+/// Maximum patches of a vector's side.
+const MERGE_MAX: u64 = 8;
+/// Maximum frames of a patch.
+const FRAMES_MAX: u64 = 8;
+/// Maximum learned positions.
+const POSITIONS_MAX: u64 = 1 << 20;
+/// Maximum elements of a head of a tower.
+const HEAD_DIM_MAX: u32 = 256;
+/// Epsilon of a tower's norms; no file has it.
+const TOWER_EPS: f32 = 1e-6;
+
+/// A model of text and images whose tower is read: what its files leave out.
+struct Seeing {
+    /// `model_type` of the whole model.
+    model_type: &'static str,
+    /// Layers of the tower that give further features.
+    deep: &'static [u32],
+    /// Pairs of a head that take time, height and width.
+    pairs: [u32; 3],
+    /// The token of an image's vectors, and those around them.
+    tokens: [u32; 3],
+}
+
+const SEEING: [Seeing; 2] = [
+    Seeing {
+        model_type: "qwen3_vl",
+        deep: &[8, 16, 24],
+        pairs: [24, 20, 20],
+        tokens: [151_655, 151_652, 151_653],
+    },
+    Seeing { model_type: "qwen3_5", deep: &[], pairs: [11, 11, 10], tokens: [248_056, 248_053, 248_054] },
+];
+
+fn seeing(config: &Value) -> Option<&'static Seeing> {
+    let model_type = config.get("model_type")?.as_str()?;
+    SEEING.iter().find(|row| row.model_type == model_type)
+}
+
+/// Returns whether a configuration is of a model whose tower is read.
+pub(crate) fn is_of_seeing(config: &Value) -> bool {
+    config.get("vision_config").is_some_and(Value::is_object) && seeing(config).is_some()
+}
+
+impl OpenModel {
+    /// Returns what it has to take images, if it is a language model inside of a model of text and images; none for
+    /// families whose towers are not read.
+    ///
+    /// Errors: `model-config-invalid`, `model-unsupported`; `model-tensor-missing` and `model-tensor-shape` if files
+    /// do not have the tower's tensors.
+    pub fn sight(&self) -> Result<Option<SightSpec>> {
+        let Some(config) = &self.seeing else { return Ok(None) };
+        let file =
+            self.path.as_ref().map_or(String::new(), |path| path.join("config.json").display().to_string());
+        let sight = sight_from_config(config, &self.spec, &file)?;
+        if let Some(sight) = &sight {
+            self.check_tower(&sight.tower)?;
+        }
+        Ok(sight)
+    }
+
+    fn check_tower(&self, tower: &TowerSpec) -> Result<()> {
+        for wanted in tower_tensors(tower) {
+            let Some(tensor) = self.tensor(&wanted.name) else {
+                let message = format!("{}: no tensor `{}`", self.source, wanted.name);
+                return Err(Error::new("model-tensor-missing", message)
+                    .hint("fetch the model again, or check depth of vision_config in config.json"));
+            };
+            if tensor.shape != wanted.shape {
+                let message = format!(
+                    "{}: tensor `{}` has shape {:?}, the config gives {:?}",
+                    self.source, wanted.name, tensor.shape, wanted.shape
+                );
+                return Err(Error::new("model-tensor-shape", message)
+                    .hint("config.json and the weights are of different models"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads how a model takes images from the `config.json` of the whole, whose language model is `text`; none for
+/// families whose towers are not read. Messages call the configuration `file`.
+///
+/// Errors: `model-config-invalid`, `model-unsupported`.
+pub fn sight_from_config(config: &Value, text: &ModelSpec, file: &str) -> Result<Option<SightSpec>> {
+    let (Some(row), Some(whole)) = (seeing(config), config.as_object()) else { return Ok(None) };
+    let Some(vision) = config.get("vision_config").and_then(Value::as_object) else { return Ok(None) };
+    let whole = Config::bare(whole, file);
+    let token = |key: &str, default: u32| match whole.present(key).map(Value::as_u64) {
+        None => Ok(default),
+        Some(Some(id)) if id < VOCAB_MAX => Ok(id as u32),
+        Some(_) => Err(whole.invalid(format!("{key} is no token"))),
+    };
+    let [image, before, after] = row.tokens;
+    Ok(Some(SightSpec {
+        tower: tower(&Config::bare(vision, file), row, text)?,
+        axes: RopeAxes::Woven(pairs(config, row, text, &whole)?),
+        image_token: token("image_token_id", image)?,
+        around: [token("vision_start_token_id", before)?, token("vision_end_token_id", after)?],
+    }))
+}
+
+/// Reads the sizes of a tower. Source: transformers `configuration_qwen3_vl.py`, `configuration_qwen3_5.py`.
+fn tower(config: &Config<'_>, row: &Seeing, text: &ModelSpec) -> Result<TowerSpec> {
+    let act = config.present("hidden_act").and_then(Value::as_str).unwrap_or("gelu_pytorch_tanh");
+    let act = match act {
+        "gelu_pytorch_tanh" => Gelu::Tanh,
+        "gelu" => Gelu::Erf,
+        other => {
+            return Err(unsupported(config.file, "hidden_act", &json!(other), "gelu_pytorch_tanh or gelu"));
+        }
+    };
+    let channels = config.size_or("in_channels", 1 << 10, PIXEL_CHANNELS)?;
+    if channels != PIXEL_CHANNELS {
+        return Err(unsupported(config.file, "in_channels", &json!(channels), "3"));
+    }
+    let positions = config.size_or("num_position_embeddings", POSITIONS_MAX, 2304)?;
+    let side = positions.isqrt();
+    if side * side != positions {
+        return Err(config.invalid(format!("num_position_embeddings = {positions} is no square")));
+    }
+    let tower = TowerSpec {
+        depth: config.size_or("depth", LAYERS_MAX, 27)?,
+        hidden: config.size_or("hidden_size", WIDTH_MAX, 1152)?,
+        heads: config.size_or("num_heads", HEADS_MAX, 16)?,
+        ffn: config.size_or("intermediate_size", FFN_MAX, 4304)?,
+        patch: config.size_or("patch_size", PATCH_MAX, 16)?,
+        merge: config.size_or("spatial_merge_size", MERGE_MAX, 2)?,
+        frames: config.size_or("temporal_patch_size", FRAMES_MAX, 2)?,
+        out: config.size_or("out_hidden_size", WIDTH_MAX, 3584)?,
+        positions: Some(side),
+        patch_bias: true,
+        norm: TowerNorm::Layer,
+        eps: TOWER_EPS,
+        mlp: TowerMlp::Plain(act),
+        window: None,
+        rope_theta: rope_theta(config)?,
+        deep: deep(config, row)?,
+    };
+    check(config, &tower, text)?;
+    Ok(tower)
+}
+
+fn rope_theta(config: &Config<'_>) -> Result<f64> {
+    match config.present("rope_parameters").and_then(Value::as_object) {
+        Some(rule) => Config::bare(rule, config.file).positive("rope_theta", 1e4),
+        None => Ok(1e4),
+    }
+}
+
+fn deep(config: &Config<'_>, row: &Seeing) -> Result<DeepLayers> {
+    let key = "deepstack_visual_indexes";
+    let layers = match config.present(key) {
+        None => Some(row.deep.to_vec()),
+        Some(Value::Array(list)) if list.len() <= LAYERS_MAX as usize => {
+            list.iter().map(|layer| layer.as_u64().and_then(|layer| u32::try_from(layer).ok())).collect()
+        }
+        Some(_) => None,
+    };
+    let layers = layers.ok_or_else(|| config.invalid(format!("{key} is no list of layers")))?;
+    DeepLayers::of(&layers).ok_or_else(|| unsupported(config.file, key, &json!(layers), "up to 4, ascending"))
+}
+
+fn check(config: &Config<'_>, tower: &TowerSpec, text: &ModelSpec) -> Result<()> {
+    let TowerSpec { hidden, heads, depth, out, .. } = *tower;
+    if !hidden.is_multiple_of(heads) || !(hidden / heads).is_multiple_of(4) {
+        let what = format!("hidden_size = {hidden} over num_heads = {heads} is no multiple of 4");
+        return Err(config.invalid(what));
+    }
+    if tower.head_dim() > HEAD_DIM_MAX {
+        let built = format!("{HEAD_DIM_MAX} elements a head at most");
+        return Err(unsupported(config.file, "num_heads", &json!(heads), &built));
+    }
+    if out != text.hidden {
+        return Err(config.invalid(format!("out_hidden_size = {out}, the text has {}", text.hidden)));
+    }
+    let deep = tower.deep.as_slice();
+    if let Some(layer) = deep.iter().find(|&&layer| layer >= depth) {
+        return Err(config.invalid(format!("deepstack_visual_indexes has {layer} of {depth} layers")));
+    }
+    if deep.len() > text.layers.len() as usize {
+        let what = format!("{} sets of features for {} layers of text", deep.len(), text.layers.len());
+        return Err(config.invalid(what));
+    }
+    Ok(())
+}
+
+/// Reads the pairs of a head that take time, height and width.
+fn pairs(config: &Value, row: &Seeing, text: &ModelSpec, whole: &Config<'_>) -> Result<[u32; 3]> {
+    let of_text = config.get("text_config").and_then(Value::as_object);
+    let rule = |key: &str| of_text.and_then(|text: &Map<String, Value>| text.get(key)?.get("mrope_section"));
+    let Some(written) = rule("rope_parameters").or_else(|| rule("rope_scaling")) else {
+        return Ok(row.pairs);
+    };
+    let numbers = written.as_array().filter(|list| list.len() == 3);
+    let number = |n: &Value| n.as_u64().filter(|n| *n < WIDTH_MAX);
+    let numbers: Option<Vec<u64>> = numbers.and_then(|list| list.iter().map(number).collect());
+    let Some(pairs) = numbers else {
+        return Err(whole.invalid("mrope_section is no list of three numbers".into()));
+    };
+    let pairs = [pairs[0] as u32, pairs[1] as u32, pairs[2] as u32];
+    let all = text.rotary_width() / 2;
+    if pairs.iter().sum::<u32>() != all {
+        return Err(whole.invalid(format!("mrope_section = {pairs:?} is of {all} pairs of a head")));
+    }
+    Ok(pairs)
+}

@@ -1,0 +1,102 @@
+//! Towers over images in models of text and images: sizes, names, and what is refused.
+
+use plimsoll_arch::{Family, Gelu, ModelSpec, RopeAxes, TowerMlp, tower_tensors};
+use plimsoll_files::{OpenModel, check_against, sight_from_config};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
+}
+
+fn config(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(golden(name).join("config.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn towers_are_read_with_all_of_their_tensors() {
+    for (name, family, axes, deep, parameters) in [
+        ("qwen3_vl", Family::Qwen3, [4, 2, 2], &[0, 1][..], 44_640),
+        ("qwen3_5_vl", Family::Qwen35, [2, 1, 1], &[], 40_248),
+    ] {
+        let model = OpenModel::open(golden(name).to_str().unwrap(), None, false).unwrap();
+        check_against(&model).unwrap();
+        let sight = model.sight().unwrap().unwrap();
+        let tower = sight.tower;
+        assert_eq!((model.spec.family, model.spec.is_wrapped), (family, true), "{name}");
+        assert_eq!(sight.axes, RopeAxes::Woven(axes), "{name}");
+        assert_eq!((sight.image_token, sight.around), (58, [56, 55]), "{name}");
+        assert_eq!((tower.depth, tower.hidden, tower.heads, tower.ffn, tower.out), (2, 16, 2, 24, 32));
+        assert_eq!((tower.patch, tower.merge, tower.frames, tower.positions), (4, 2, 2, Some(6)));
+        assert_eq!((tower.mlp, tower.deep.as_slice()), (TowerMlp::Plain(Gelu::Tanh), deep), "{name}");
+        assert_eq!(model.spec.parameters() + tower.parameters(), parameters, "{name}");
+        let patch = &tower_tensors(&tower)[0];
+        let (mut staging, mut out) = (vec![0; 4096], vec![0.0; patch.elements() as usize]);
+        model.read_elements(&patch.name, 0, &mut staging, &mut out).unwrap();
+        assert!(out.iter().all(|x| x.is_finite()) && out.iter().any(|x| *x != 0.0), "{name}");
+    }
+    let text = OpenModel::open(golden("qwen3").to_str().unwrap(), None, false).unwrap();
+    assert_eq!(text.sight().unwrap(), None);
+}
+
+#[test]
+fn what_files_leave_out_is_as_published() {
+    // Qwen3-VL-8B writes all; a bare object has the class's sizes.
+    let text = ModelSpec { hidden: 3584, ..ModelSpec::preset("qwen3-8b").unwrap() };
+    let bare = json!({ "model_type": "qwen3_vl", "vision_config": {} });
+    let sight = sight_from_config(&bare, &text, "config.json").unwrap().unwrap();
+    assert_eq!((sight.tower.depth, sight.tower.hidden, sight.tower.head_dim()), (27, 1152, 72));
+    assert_eq!((sight.tower.positions, sight.tower.deep.as_slice()), (Some(48), &[8, 16, 24][..]));
+    assert_eq!((sight.axes, sight.image_token), (RopeAxes::Woven([24, 20, 20]), 151_655));
+    let other = json!({ "model_type": "gemma3", "vision_config": {} });
+    assert_eq!(sight_from_config(&other, &text, "config.json").unwrap(), None);
+}
+
+#[test]
+fn towers_that_are_not_built_are_refused_by_key() {
+    let plain = config("qwen3_vl");
+    let text = OpenModel::open(golden("qwen3_vl").to_str().unwrap(), None, false).unwrap().spec;
+    for (key, value, slug) in [
+        ("num_heads", json!(3), "model-config-invalid"),
+        ("num_heads", json!(0), "model-config-invalid"),
+        ("depth", json!(1_000_000), "model-config-invalid"),
+        ("hidden_size", json!(4_000_000_000_u32), "model-config-invalid"),
+        ("patch_size", json!(-1), "model-config-invalid"),
+        ("spatial_merge_size", json!(1000), "model-config-invalid"),
+        ("num_position_embeddings", json!(37), "model-config-invalid"),
+        ("out_hidden_size", json!(33), "model-config-invalid"),
+        ("in_channels", json!(1), "model-unsupported"),
+        ("hidden_act", json!("relu"), "model-unsupported"),
+        ("deepstack_visual_indexes", json!([0, 2]), "model-config-invalid"),
+        ("deepstack_visual_indexes", json!([1, 0]), "model-unsupported"),
+        ("deepstack_visual_indexes", json!([0, "1"]), "model-config-invalid"),
+        ("rope_parameters", json!({ "rope_theta": -1.0 }), "model-config-invalid"),
+    ] {
+        let mut changed = plain.clone();
+        changed["vision_config"][key] = value.clone();
+        let error = sight_from_config(&changed, &text, "config.json").unwrap_err();
+        assert_eq!(error.slug, slug, "{key} = {value}: {error}");
+    }
+    for section in [json!([4, 2]), json!([4, 2, 3]), json!("4"), json!([-4, 2, 2])] {
+        let mut changed = plain.clone();
+        changed["text_config"]["rope_parameters"]["mrope_section"] = section;
+        let error = sight_from_config(&changed, &text, "config.json").unwrap_err();
+        assert_eq!(error.slug, "model-config-invalid", "{error}");
+    }
+}
+
+#[test]
+fn a_tower_without_its_tensors_is_refused_where_it_is_asked_for() {
+    for (change, slug) in [(json!({ "depth": 3 }), "model-tensor-missing"), (json!({ "ffn": 0 }), "")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut changed = config("qwen3_5_vl");
+        changed["vision_config"].as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        std::fs::write(folder.path().join("config.json"), changed.to_string()).unwrap();
+        let weights = "model.safetensors";
+        std::fs::copy(golden("qwen3_5_vl").join(weights), folder.path().join(weights)).unwrap();
+        // The text opens, whatever the tower is.
+        let model = OpenModel::open(folder.path().to_str().unwrap(), None, false).unwrap();
+        check_against(&model).unwrap();
+        assert_eq!(model.sight().map_err(|error| error.slug).err().unwrap_or_default(), slug);
+    }
+}
