@@ -1,4 +1,5 @@
-//! Causal attention over the paged cache: training, prefill and decode in one order of arithmetic.
+//! Attention over the paged cache, causal or over whole segments: training, prefill and decode in one order of
+//! arithmetic.
 //!
 //! Keys are in blocks of 16; a chunk is 512 keys from absolute position 0. Each chunk gives (max, sum, out) in f32;
 //! chunks are merged in ascending order, the first taken as it is. A score is one chain over d, an output element one
@@ -17,7 +18,7 @@ use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::rope::HEAD_DIM_MAX;
 use super::{CpuDevice, Shared};
 use plimsoll_base::math;
-use plimsoll_device::{ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS, Scores};
+use plimsoll_device::{ALL_KEYS, ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS, Scores};
 use plimsoll_memory::Buf;
 use softmax::{Seen, Softmax, merge, softmax};
 use std::mem::MaybeUninit;
@@ -93,6 +94,7 @@ pub(super) fn forward(
 ) {
     let window = scores.window;
     assert!(window > 0, "a row sees itself");
+    assert!(!scores.is_whole || window == ALL_KEYS, "rows that see whole segments have no window");
     let rows = batch.positions.len();
     if rows == 0 {
         return;
@@ -107,6 +109,7 @@ pub(super) fn forward(
         let call = Call::<T> {
             dims,
             window,
+            is_whole: scores.is_whole,
             cap: scores.cap,
             sinks: scores.sinks.map(|sinks| dev.read(sinks)),
             q: dev.read(q),
@@ -175,6 +178,8 @@ struct Call<'a, T> {
     dims: Dims,
     /// Maximum keys that a row sees.
     window: usize,
+    /// True if a row sees all keys of its segment.
+    is_whole: bool,
     /// Soft cap on scores.
     cap: Option<f32>,
     /// A score of each head that every softmax begins with.
@@ -232,8 +237,9 @@ simd_fn! {
         }
         let blocks = Blocks { data: call.keys, table, dims: call.dims, kv_head: item.kv_head };
         let values = Blocks { data: call.values, ..blocks };
-        let first_keys = segment.first_position + item.rows.start + 1;
-        let keys_max = first_keys + item.rows.len() - 1;
+        let last = if call.is_whole { segment.rows } else { item.rows.end };
+        let keys_max = segment.first_position + last;
+        let first_keys = if call.is_whole { keys_max } else { keys_max + 1 - item.rows.len() };
         // `None` for a query whose window begins in a later chunk, if no sink comes before it.
         let mut soft = [None; QUERIES_MAX];
         if let Some(sinks) = call.sinks {
@@ -248,7 +254,8 @@ simd_fn! {
             // Keys of this chunk that each query sees.
             let mut seen = [Seen::default(); QUERIES_MAX];
             for (i, seen) in seen.iter_mut().enumerate().take(n) {
-                *seen = Seen::of(first_keys + i / heads, call.window, chunk);
+                let keys = if call.is_whole { keys_max } else { first_keys + i / heads };
+                *seen = Seen::of(keys, call.window, chunk);
             }
             let seen = &seen[..n];
             let block = chunk / KV_BLOCK;

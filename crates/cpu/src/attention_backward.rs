@@ -173,7 +173,18 @@ impl Queries<'_> {
     /// Returns the number of keys up to the last one that the last row sees.
     #[inline(always)]
     fn num_keys(&self) -> usize {
-        self.first_position() + self.rows.len()
+        let last = if self.scores.is_whole { self.segment.rows } else { self.rows.end };
+        self.segment.first_position + last
+    }
+
+    /// Returns the number of keys up to the last one that a query sees.
+    #[inline(always)]
+    fn keys_of(&self, query: usize) -> usize {
+        if self.scores.is_whole {
+            self.num_keys()
+        } else {
+            self.first_position() + query / self.heads.len() + 1
+        }
     }
 
     /// Returns the first key that the first row sees.
@@ -185,7 +196,7 @@ impl Queries<'_> {
     /// Returns the first query that sees a key, or keys after it.
     #[inline(always)]
     fn first_seeing(&self, key: usize) -> usize {
-        key.saturating_sub(self.first_position()) * self.heads.len()
+        if self.scores.is_whole { 0 } else { key.saturating_sub(self.first_position()) * self.heads.len() }
     }
 }
 
@@ -267,7 +278,7 @@ unsafe fn block_weights<S: Simd>(
         // Keys of the block that each query sees: from the first number on, below the second.
         let mut seen = [(0, 0); 8];
         for (i, seen) in seen.iter_mut().enumerate() {
-            let keys = queries.first_position() + (at + i) / queries.heads.len() + 1;
+            let keys = queries.keys_of(at + i);
             let within = |key: usize| key.saturating_sub(first_key).min(KV_BLOCK);
             *seen = (within(keys.saturating_sub(queries.scores.window)), within(keys));
         }

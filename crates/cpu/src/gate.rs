@@ -120,7 +120,7 @@ pub(crate) fn slopes<S: Simd>(s: S, how: Gate, g: S::F, u: S::F, d: S::F) -> (S:
 /// # Safety
 /// `n` elements can be read at `p`.
 #[inline(always)]
-unsafe fn load_few<S: Simd, T: Lanes>(s: S, p: *const T, n: usize) -> S::F {
+pub(crate) unsafe fn load_few<S: Simd, T: Lanes>(s: S, p: *const T, n: usize) -> S::F {
     let mut part = [T::from_f32(0.0); LANES];
     // SAFETY: the caller promises n readable elements at `p`.
     unsafe {
@@ -137,7 +137,7 @@ unsafe fn load_few<S: Simd, T: Lanes>(s: S, p: *const T, n: usize) -> S::F {
 /// # Safety
 /// `n` elements can be written at `p`.
 #[inline(always)]
-unsafe fn store_few<S: Simd, T: Lanes>(s: S, p: *mut T, n: usize, x: S::F) {
+pub(crate) unsafe fn store_few<S: Simd, T: Lanes>(s: S, p: *mut T, n: usize, x: S::F) {
     let mut part = [T::from_f32(0.0); LANES];
     // SAFETY: the caller promises n writable elements at `p`.
     unsafe {

@@ -3,8 +3,8 @@
 use crate::cpu_device::CpuDevice;
 use crate::{
     activation, adamw, adamw8, attention, attention_backward, blocks, columns, delta, elementwise,
-    expert_bias, experts, gate, head, head_divergence, head_gates, head_listed, lanes, matmul, muon, norm,
-    peak, rope, sample,
+    expert_bias, experts, gate, gelu, head, head_divergence, head_gates, head_listed, lanes, layer_norm,
+    matmul, muon, norm, peak, placed_rows, rope, sample,
 };
 use plimsoll_arch::{ModelSpec, ParamKind, Product, Site, products};
 use plimsoll_base::{DType, PhaseSet, Result};
@@ -292,4 +292,12 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     glu_experts_backward: experts::glu_backward,
     glu_shared_backward: experts::glu_shared_backward,
     route_backward: experts::route_backward,
+
+    layer_norm: layer_norm::forward,
+    layer_norm_backward: layer_norm::backward,
+    gelu: gelu::forward,
+    gelu_backward: gelu::backward,
+    weigh_rows: placed_rows::weigh_rows,
+    replace_rows: placed_rows::replace_rows,
+    next_places: placed_rows::next_places,
 };

@@ -7,7 +7,7 @@ use super::elementwise::split;
 use super::lanes::{LANES, Lanes, Simd, by_dtype, simd_fn};
 use super::norm::{load_any, reciprocal_rms, store_any};
 use super::{CpuDevice, Element, Real, Shared};
-use plimsoll_arch::QkNorms;
+use plimsoll_arch::{QkNorms, RopeAxes};
 use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 
@@ -43,9 +43,10 @@ pub(super) fn forward(
         let (q_out, keys, values) = (dev.write::<T>(q_out), dev.write::<T>(kv.keys), dev.write::<T>(kv.values));
         let (q_norm, k_norm) = head_norms::<T>(dev, norms, a, k, d);
         split(dev, rows, (a + 2 * k) * d, &|part| {
+            let mut room = [0.0; HEAD_DIM_MAX];
             for m in part {
                 let x = &x[m * (a + 2 * k) * d..][..(a + 2 * k) * d];
-                let turn = angles.at(positions[m]);
+                let turn = angles.at(m, positions[m], &mut room);
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let q = unsafe { q_out.range(m * a * d, a * d) };
                 rotate_heads::<T>(dev.isa(), &x[..a * d], (&x[..a * d], 0), q_norm, turn, turn.q_scale, q);
@@ -70,6 +71,8 @@ struct Angles<'a> {
     q_scale: f32,
     /// [positions]: further factors on q.
     q_factors: Option<&'a [f32]>,
+    /// [M, 3]: places that choose the angles of pairs, and which number a pair takes.
+    axes: Option<(&'a [[u32; 3]], RopeAxes)>,
 }
 
 /// Angles of one position.
@@ -97,14 +100,26 @@ impl<'a> Angles<'a> {
         let table = rotation.angles.map(|table| dev.read::<f32>(table));
         let q_factors = rotation.q_factors.map(|factors| dev.read::<f32>(factors));
         assert!(q_factors.is_none() || table.is_some(), "factors by position of heads that are rotated");
-        Angles { table, d, width: rotation.width_of(d), q_scale: rotation.q_scale, q_factors }
+        assert!(q_factors.is_none() || rotation.axes.is_none(), "factors by position of rows with one");
+        let axes = rotation.axes.map(|axes| (dev.read::<u32>(axes.places).as_chunks::<3>().0, axes.of));
+        assert!(axes.is_none() || table.is_some(), "places of heads that are rotated");
+        Angles { table, d, width: rotation.width_of(d), q_scale: rotation.q_scale, q_factors, axes }
     }
 
+    /// Returns the angles of row `m`, which is at `position`; those of several places are collected in `room`.
     #[inline(always)]
-    fn at(&self, position: u32) -> Turn<'a> {
-        let table = match self.table {
-            Some(table) => &table[position as usize * self.width..][..self.width],
-            None => &NO_ANGLE[..self.width],
+    fn at<'r>(&'r self, m: usize, position: u32, room: &'r mut [f32; HEAD_DIM_MAX]) -> Turn<'r> {
+        let width = self.width;
+        let table = match (self.table, self.axes) {
+            (Some(table), None) => &table[position as usize * width..][..width],
+            (Some(table), Some((places, of))) => {
+                for (pair, to) in room[..width].as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                    let at = places[m][of.of(pair as u32)] as usize * width + 2 * pair;
+                    *to = [table[at], table[at + 1]];
+                }
+                &room[..width]
+            }
+            (None, _) => &NO_ANGLE[..width],
         };
         let q_scale =
             self.q_factors.map_or(self.q_scale, |factors| self.q_scale * factors[position as usize]);
@@ -262,8 +277,9 @@ pub(super) fn backward(dev: &CpuDevice, args: RopeBackward<'_>) {
         let out = dev.write::<T>(dqkv);
         let x = norms.map(|n| dev.read::<T>(n.qkv));
         split(dev, rows, 2 * width, &|part| {
+            let mut room = [0.0; HEAD_DIM_MAX];
             for m in part {
-                let turn = angles.at(positions[m]);
+                let turn = angles.at(m, positions[m], &mut room);
                 // SAFETY: ranges of rows are disjoint, and each is one task's.
                 let (q, kv) = unsafe { out.range(m * width, width) }.split_at_mut(a * d);
                 let (key, value) = kv.split_at_mut(k * d);
@@ -402,9 +418,10 @@ simd_fn! {
         let per_head = weight.len() / d;
         for (first, weight) in weight.chunks_exact_mut(d).enumerate() {
             let (mut sums, mut grad) = ([0.0; HEAD_DIM_MAX], [0.0; HEAD_DIM_MAX]);
+            let mut room = [0.0; HEAD_DIM_MAX];
             let own = if per_head > 1 { first..first + 1 } else { 0..heads.count };
             for (m, &position) in positions.iter().enumerate() {
-                let turn = angles.at(position);
+                let turn = angles.at(m, position, &mut room);
                 let pairs = turn.table.len() / 2;
                 let (cos, sin) = deinterleave(turn.table);
                 let scale = s.splat(if heads.is_q { turn.q_scale } else { 1.0 });

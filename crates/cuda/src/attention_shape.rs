@@ -53,7 +53,8 @@ pub(super) struct Shape {
 impl Shape {
     /// Checks q and the cache against the batch, which has at least one row.
     pub(super) fn new(q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, scores: Scores<'_>) -> Shape {
-        let Scores { window, cap, sinks, latent } = scores;
+        let Scores { window, cap, sinks, latent, is_whole } = scores;
+        assert!(!is_whole, "attention over whole segments has no kernels: a plan refuses towers");
         assert!(sinks.is_none() || latent.is_none(), "attention over latents has no sinks");
         assert!(window > 0, "a row sees itself");
         let (rows, k, d) = (batch.positions.len(), kv.kv_heads, kv.head_dim);

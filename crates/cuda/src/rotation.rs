@@ -71,6 +71,7 @@ pub(crate) fn forward(
     let whole_blocks = kv.keys.len().is_multiple_of(k * d * KV_BLOCK);
     assert!(whole_blocks && kv.keys.len() == kv.values.len(), "keys and values of whole blocks");
     assert_eq!([q_out, kv.keys, kv.values].map(|b| b.dtype()), [qkv.dtype(); 3]);
+    assert!(rotation.axes.is_none(), "places of three numbers have no kernels: a plan refuses towers");
     let width = rotation.width_of(d);
     let (angles, num_positions) = angles(dev, rotation, width);
     let team = team(d, norms, width);
@@ -180,6 +181,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     if rows == 0 {
         return;
     }
+    assert!(rotation.axes.is_none(), "places of three numbers have no kernels: a plan refuses towers");
     let width = rotation.width_of(d);
     let (angles, num_positions) = angles(dev, rotation, width);
     let team = team(d, norms.map(|n| n.norm), width);

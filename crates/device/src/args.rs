@@ -1,6 +1,6 @@
 //! Arguments of operations. Legend as in the crate's documentation.
 
-use crate::{Codes, Kv, LISTED_MAX, Matrix};
+use crate::{Axes, Codes, Kv, LISTED_MAX, Matrix};
 use plimsoll_arch::QkNorms;
 use plimsoll_memory::Buf;
 
@@ -214,12 +214,14 @@ pub struct Rotation<'a> {
     pub q_scale: f32,
     /// [positions] f32: a further factor on q by its position, for heads that are rotated.
     pub q_factors: Option<Buf<'a>>,
+    /// Places whose numbers choose the angles of pairs, if rows have three; else a row's position chooses them.
+    pub axes: Option<Axes<'a>>,
 }
 
 impl<'a> Rotation<'a> {
     /// Returns a rotation of whole heads by `angles`, with q unscaled.
     pub fn new(angles: Buf<'a>) -> Rotation<'a> {
-        Rotation { angles: Some(angles), width: None, q_scale: 1.0, q_factors: None }
+        Rotation { angles: Some(angles), width: None, q_scale: 1.0, q_factors: None, axes: None }
     }
 
     /// Returns r for heads of `d` elements; d if there are no angles.
@@ -247,12 +249,20 @@ pub struct Scores<'a> {
     /// zeros; a device may leave these columns, and those of the values' gradients, zeros. None if values are their
     /// own.
     pub latent: Option<usize>,
+    /// True if a row sees all keys of its segment, those after it too; the window is then `ALL_KEYS`. A segment of such
+    /// a pass has no parent.
+    pub is_whole: bool,
 }
 
 impl Scores<'_> {
     /// Returns uncapped scores of the last `window` keys, with values of their own.
     pub const fn of(window: usize) -> Scores<'static> {
-        Scores { window, cap: None, sinks: None, latent: None }
+        Scores { window, cap: None, sinks: None, latent: None, is_whole: false }
+    }
+
+    /// Returns uncapped scores of all keys of a row's segment.
+    pub const fn of_whole() -> Scores<'static> {
+        Scores { is_whole: true, ..Scores::of(ALL_KEYS) }
     }
 }
 

@@ -30,6 +30,7 @@ mod op;
 mod operands;
 mod pieces;
 mod profile;
+mod tower;
 mod update;
 mod work;
 
@@ -63,6 +64,7 @@ pub use op::{Device, Functions, Op};
 pub use pieces::{BUCKET_ELEMENTS_MAX, OwnedRun, PIECES, PORTION_BYTES, Run, portions};
 pub use plimsoll_arch::KV_BLOCK;
 pub use profile::{Timed, Work};
+pub use tower::{Axes, LayerNorm, LayerNormGrads};
 pub use update::Update;
 
 /// Arena slots through which offloaded weights and states pass.

@@ -8,11 +8,11 @@ use crate::{
     AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
     DeltaRule, DeltaRuleBackward, Descent, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward,
     GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut,
-    HeadProducts, HeadSide, Heads, Kv, ListedTokens, Logits, Matrix, MatrixLayout, Momentum, MoveColumns,
-    Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, QkNorm, RopeBackward, Rotation, RouteBackward,
-    Routes, Routing, RowsOf, Run, Sample, Scores, SinkBackward, Slots, Transfer,
+    HeadProducts, HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedTokens, Logits, Matrix, MatrixLayout,
+    Momentum, MoveColumns, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, QkNorm, RopeBackward,
+    Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, SinkBackward, Slots, Transfer,
 };
-use plimsoll_arch::Gate;
+use plimsoll_arch::{Gate, Gelu};
 use plimsoll_base::Encoding;
 use plimsoll_memory::Buf;
 
@@ -348,6 +348,26 @@ operations! {
     fn glu_shared_backward(args: Read GluSharedBackward<'a>) = GluSharedBackward;
     /// The gradient of `route`.
     fn route_backward(args: Read RouteBackward<'a>) = RouteBackward;
+
+    // Rows of images.
+
+    /// out = (x - mean) / sqrt(variance + eps) * w + b over each row. `x`: [M, h] f32; `out`: [M, h] e.
+    fn layer_norm(x: Read Buf<'a>, norm: Read LayerNorm<'a>, out: Write Buf<'a>) = LayerNorm;
+    /// The gradients of `layer_norm`. `x`: [M, h] f32; `dy`: [M, h] f32 or e.
+    fn layer_norm_backward(
+        x: Read Buf<'a>, norm: Read LayerNorm<'a>, dy: Read Buf<'a>, to: Write LayerNormGrads<'a>
+    ) = LayerNormBackward;
+    /// out = gelu(x), element by element; `out` may be `x` itself. `x`, `out`: e.
+    fn gelu(how: Read Gelu, x: Read Buf<'a>, out: Write Buf<'a>) = Gelu, in_place(x => out);
+    /// dx = dy gelu'(x), where `x` is the forward's input; `dx` may be `dy` itself. All e.
+    fn gelu_backward(how: Read Gelu, x: Read Buf<'a>, dy: Read Buf<'a>, dx: Write Buf<'a>) = GeluBackward,
+        in_place(dy => dx);
+    /// out[m] = by[m] x[m], or out += when `add`. `x`, `out`: [M, h] f32; `by`: [M] f32.
+    fn weigh_rows(x: Read Buf<'a>, by: Read Buf<'a>, out: Write Buf<'a>, add: Read bool) = WeighRows;
+    /// dst[rows[r]] = src[r], no two of `rows` alike. `src`: [R, h] f32; `rows`: [R] u32; `dst`: [M, h] f32.
+    fn replace_rows(src: Read Buf<'a>, rows: Read Buf<'a>, dst: Write Buf<'a>) = ReplaceRows;
+    /// Adds 1 to each number of `places`, u32: rows of text come to their next places.
+    fn next_places(places: Write Buf<'a>) = NextPlaces;
 
     trait
     /// The operations of the decoder family.

@@ -3,16 +3,16 @@
 use crate::claims::{Access, Each, Operand};
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterBlock,
-    Arrange, AttentionBackward, Balance, Batch, Blocks, Coded, Codes, ColumnOrder, Columns, DeltaHeads,
+    Arrange, AttentionBackward, Axes, Balance, Batch, Blocks, Coded, Codes, ColumnOrder, Columns, DeltaHeads,
     DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent,
     DivergenceBackward, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
     GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut, HeadPart, HeadProducts,
-    HeadSide, Heads, Kv, ListedBackward, ListedTokens, Logits, Matrix, MatrixLayout, Measure, Momentum,
-    MoveColumns, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, Places, QkNorm, QkNormBackward,
-    RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample, Sampling, Scores, Sigmoid,
-    SinkBackward, Slots,
+    HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedBackward, ListedTokens, Logits, Matrix,
+    MatrixLayout, Measure, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun,
+    Places, QkNorm, QkNormBackward, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample,
+    Sampling, Scores, Sigmoid, SinkBackward, Slots,
 };
-use plimsoll_arch::{Gate, QkNorms};
+use plimsoll_arch::{Gate, Gelu, QkNorms, RopeAxes};
 use plimsoll_base::Encoding;
 
 /// Notes all fields of arguments, with the whole operand's access (`whole`) or their own; all must be named to compile.
@@ -44,7 +44,10 @@ operands! {
     DivergenceBackward { teacher: Read, how: Read, means: Read, d: Read }
     Norm { w: whole, eps: Read, offset: Read }
     QkNorm { q: Read, k: Read, eps: Read, offset: Read, of: Read }
-    Rotation { angles: Read, width: Read, q_scale: Read, q_factors: Read }
+    Rotation { angles: Read, width: Read, q_scale: Read, q_factors: Read, axes: Read }
+    Axes { places: Read, of: Read }
+    LayerNorm { w: Read, b: Read, eps: Read }
+    LayerNormGrads { dx: Write, rounded: Write, dw_db: Write, add: Read, stats: WriteAny }
     NormGrads { dx: Write, rounded: Write, dw: Write, add: Read, rstd: WriteAny }
     QkNormBackward { norm: Read, qkv: Read, dq_weight: Write, dk_weight: Write }
     AdamWBufs { weights: Write, grad: Read, m: Write, v: Write, scales: Write, master: Write }
@@ -52,7 +55,7 @@ operands! {
     AttentionBackward {
         q: Read, kv: Read, batch: Read, scores: Read, out: Read, lse: Read, dout: Read, dq: Write, dkv: Write
     }
-    Scores { window: Read, cap: Read, sinks: Read, latent: Read }
+    Scores { window: Read, cap: Read, sinks: Read, latent: Read, is_whole: Read }
     SinkBackward { sinks: Read, out: Read, lse: Read, dout: Read, grad: Write, add: Read }
     ExpertBiasBackward { dy: Read, dy_has: Read, routes: Read, weighs: Read, grad: Write, add: Read }
     RopeBackward { dq: Read, dkv: Read, rotation: Read, positions: Read, heads: Read, norms: Read, dqkv: Write }
@@ -135,6 +138,8 @@ operands_without_buffers!(
     Measure,
     Activation,
     Gate,
+    Gelu,
+    RopeAxes,
     AdamW,
     Arrange,
     Momentum,

@@ -33,6 +33,7 @@ impl Op<'_> {
                 | "attention_backward"
                 | "rope_backward"
                 | "embed_backward"
+                | "replace_rows"
                 | "head_backward"
                 | "head_divergence"
         );
@@ -57,7 +58,7 @@ impl Op<'_> {
             Op::AdamW { bufs, .. } => name != "weights" || bufs.master.is_none(),
             Op::Descend { master, .. } => name != "weights" || master.is_none(),
             Op::Momentum { .. } => true,
-            Op::Accumulate { add, .. } | Op::Fold { add, .. } => add,
+            Op::Accumulate { add, .. } | Op::Fold { add, .. } | Op::WeighRows { add, .. } => add,
             Op::MatmulDx { add, .. } => add,
             Op::MatmulDw { add, .. } => add && name == "grad",
             Op::RmsNormBackward { to, .. } => name == "dx" || to.add && name == "dw",

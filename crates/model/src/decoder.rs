@@ -110,6 +110,6 @@ impl<'a> Decoder<'a> {
         let width = of.rotated.map(|width| width as usize);
         let angles = rope::of_layer(&self.spec, self.rope, layer);
         let q_factors = angles.and(rope::query_factors(&self.spec, self.rope));
-        Rotation { angles, width, q_scale, q_factors }
+        Rotation { angles, width, q_scale, q_factors, axes: None }
     }
 }

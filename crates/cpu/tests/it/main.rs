@@ -16,6 +16,7 @@ mod delta;
 mod experts;
 mod head;
 mod head_gates;
+mod images;
 mod matmul;
 mod nf4;
 mod rotation;

@@ -59,7 +59,7 @@ impl Speed {
     }
 
     fn scores(&self) -> Scores<'static> {
-        Scores { window: self.s.window, cap: self.s.cap, sinks: None, latent: self.s.latent }
+        Scores { window: self.s.window, cap: self.s.cap, sinks: None, latent: self.s.latent, is_whole: false }
     }
 
     /// Microseconds of a call, replayed from a graph.

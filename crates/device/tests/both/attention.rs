@@ -256,7 +256,7 @@ impl Pass {
 
     fn scores<D: Machine>(&self, rig: &Rig<D>) -> Scores<'static> {
         let sinks = self.s.sunk.then(|| rig.buf("sinks"));
-        Scores { window: self.s.window, cap: self.s.cap, sinks, latent: self.s.latent }
+        Scores { window: self.s.window, cap: self.s.cap, sinks, latent: self.s.latent, is_whole: false }
     }
 
     fn batch<D: Machine>(&self, rig: &Rig<D>) -> Batch<'static> {

@@ -157,6 +157,7 @@ impl Case {
             width: self.width,
             q_scale: self.q_scale,
             q_factors,
+            axes: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! No operation runs while its outputs overlap another operand, the scratch, or another thread's operation.
 
-use plimsoll_arch::{Gate, QkNorms};
+use plimsoll_arch::{Gate, Gelu, QkNorms, RopeAxes};
 use plimsoll_base::{DType, Encoding, PhaseSet};
 use plimsoll_device::*;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Pool};
@@ -137,6 +137,10 @@ fn codes(b: &mut Named<'_>) -> Codes<'static> {
 
 fn norm(b: &mut Named<'_>) -> Norm<'static> {
     Norm::new(b("w"), 1e-6)
+}
+
+fn layer_norm(b: &mut Named<'_>) -> LayerNorm<'static> {
+    LayerNorm { w: b("w"), b: b("b"), eps: 1e-6 }
 }
 
 fn qk_norm(b: &mut Named<'_>) -> QkNorm<'static> {
@@ -292,6 +296,16 @@ const CASES: &[Case] = &[
         part: HeadPart { first: 0, step: 4, rows: 4 }, y: Columns::of_rows(b("y"), 0, 4), rows: 1, heads: 1, is_turned: false,
         x_room: b("x_room"), y_room: b("y_room") } }, "y x_room y_room", ""),
     (|b| Op::Zero { dst: b("dst") }, "dst", ""),
+    (|b| Op::LayerNorm { x: b("x"), norm: layer_norm(b), out: b("out") }, "out", ""),
+    (|b| Op::LayerNormBackward { x: b("x"), norm: layer_norm(b), dy: b("dy"), to: LayerNormGrads { dx: b("dx"), rounded: Some(b("rounded")),
+        dw_db: Some((b("dw"), b("db"))), add: false, stats: b("stats") } }, "dx rounded dw db stats", ""),
+    (|b| Op::Gelu { how: Gelu::Erf, x: b("x"), out: b("out") }, "out", "x out"),
+    (|b| Op::GeluBackward { how: Gelu::Erf, x: b("x"), dy: b("dy"), dx: b("dx") }, "dx", "dy dx"),
+    (|b| Op::WeighRows { x: b("x"), by: b("by"), out: b("out"), add: true }, "out", ""),
+    (|b| Op::ReplaceRows { src: b("src"), rows: b("rows"), dst: b("dst") }, "dst", ""),
+    (|b| Op::NextPlaces { places: b("places") }, "places", ""),
+    (|b| Op::Rope { qkv: b("qkv"), norms: None, rotation: Rotation { axes: Some(Axes { places: b("places"), of: RopeAxes::Runs([8, 0, 0]) }),
+        ..Rotation::new(b("rope")) }, batch: batch(b), kv: kv(b), q_out: b("q_out") }, "keys values q_out", ""),
 ];
 
 /// The operation over `bufs` in order, and the operands' names; `alias` gives one of them another buffer.

@@ -117,5 +117,5 @@ fn heads(of: &AttentionSpec) -> Heads {
 pub(super) fn scores<'w>(of: &AttentionSpec, w: &LayerParams<'w>) -> Scores<'w> {
     let window = of.window.map_or(ALL_KEYS, |keys| keys as usize);
     let latent = of.rotated.filter(|_| of.over_latents).map(|columns| columns as usize);
-    Scores { window, cap: of.score_cap, sinks: w.sinks, latent }
+    Scores { window, cap: of.score_cap, sinks: w.sinks, latent, is_whole: false }
 }
