@@ -148,6 +148,7 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
     let d_out = back.d_out.slice(0, m * h);
     dev.cast(d_resid, d_out);
     let kept = pass.acts.kept(m);
+    let of_tower = pass.images.is_some_and(|images| images.d_vectors.is_some());
     for l in (0..spec.layers.len() as usize).rev() {
         let bufs = pass.acts.layer(spec, l as u32, m);
         let layer = LayerPass {
@@ -159,6 +160,7 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
             bufs: &bufs,
         };
         kept.inspect(|kept| kept.before_backward(dev, l));
+        pass.images.inspect(|images| images.add_after_backward(dev, l, d_resid));
         if layer.is_made_again() {
             forward::layer_to_gates(&layer);
         }
@@ -173,10 +175,11 @@ pub fn backward_part<'x, 'a: 'x, 'p>(
         let step = LayerBackward { layer: &layer, grads, add, back: &back, d_resid, d_out };
         parts::inputs::backward(&step);
         ffn(&step);
-        // Nothing needs the gradient of the first layer's input if embeddings are frozen.
-        mixer(&step, l > 0 || step.weights().is_some());
+        // Nothing needs the gradient of the first layer's input if embeddings and towers are frozen.
+        mixer(&step, l > 0 || step.weights().is_some() || of_tower);
         after(Stage::Layer(l as u32));
     }
+    pass.images.inspect(|images| images.put_backward(dev, d_resid));
     if let Some(factor) = decoder.embedding_factor().filter(|_| grads.weights().is_some()) {
         dev.scale(d_resid, factor);
     }

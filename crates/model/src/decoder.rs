@@ -1,5 +1,6 @@
 //! A decoder: its shape, weights and per-layer computation, and the trait through which a pass gets its layers.
 
+use crate::pass::Pass;
 use crate::rope;
 use crate::weights::{LayerParams, Params};
 use plimsoll_arch::{AttentionSpec, ModelSpec, Multipliers};
@@ -104,12 +105,17 @@ impl<'a> Decoder<'a> {
         Logits { factor: 1.0 / logits, cap: logit_cap }
     }
 
-    pub(crate) fn rotation(&self, of: &AttentionSpec, layer: u32) -> Rotation<'a> {
+    /// Returns how a layer's heads are rotated in a pass.
+    pub(crate) fn rotation<'r>(&self, of: &AttentionSpec, layer: u32, pass: &Pass<'r>) -> Rotation<'r>
+    where
+        'a: 'r,
+    {
         // Attention divides scores by sqrt(d).
         let q_scale = of.scale.map_or(1.0, |scale| scale * (of.head_dim as f32).sqrt());
         let width = of.rotated.map(|width| width as usize);
         let angles = rope::of_layer(&self.spec, self.rope, layer);
+        let axes = angles.and(pass.images).map(|images| images.axes(pass.rows));
         let q_factors = angles.and(rope::query_factors(&self.spec, self.rope));
-        Rotation { angles, width, q_scale, q_factors, axes: None }
+        Rotation { angles, width, q_scale, q_factors, axes }
     }
 }

@@ -17,6 +17,8 @@ pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
     if let Some(factor) = decoder.embedding_factor() {
         dev.scale(first, factor);
     }
+    // The factor is of tokens alone.
+    pass.images.inspect(|images| images.put(dev, first));
     parts::inputs::begin(dev, decoder, pass, first);
     let kept = pass.acts.kept(pass.rows);
     for l in 0..spec.layers.len() as usize {
@@ -24,6 +26,7 @@ pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
         let w = from.layer(dev, l, Way::Forward);
         kept.inspect(|kept| kept.before_forward(dev, l));
         layer(&LayerPass { dev, decoder, w: &w, index: l as u32, pass, bufs: &bufs });
+        pass.images.inspect(|images| images.add_after(dev, l, bufs.next));
         kept.inspect(|kept| kept.after_forward(dev, l));
     }
 }
@@ -162,4 +165,5 @@ pub fn advance(dev: &dyn Device, pass: &Pass<'_>) {
     let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * 3));
     let window = pass.window.map(|Place { batch: Batch { slots, tables, .. }, .. }| Slots { slots, tables });
     dev.advance(pass.batch, window, pass.ids, tokens, keys);
+    pass.images.inspect(|images| images.advance(dev));
 }

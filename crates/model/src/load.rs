@@ -2,7 +2,7 @@
 
 use crate::params::{Param, ParamTable, Part};
 use crate::terms;
-use crate::weights::Params;
+use crate::weights::{CodeBufs, Params};
 use half::bf16;
 use plimsoll_arch::{ModelSpec, ParamKind};
 use plimsoll_base::blocks::{Encoding, decode};
@@ -52,13 +52,46 @@ pub fn load(
     seed: u64,
     staging: Bytes,
 ) -> Result<()> {
-    dev.zero(params.all);
-    let layout = params.embed.layout;
+    let flat = Flat { all: params.all, layout: params.embed.layout, codes: params.codes };
+    load_into(dev, model, table, flat, seed, staging)
+}
+
+/// Fills a flat buffer of `table` that has nothing in codes, with matrices in an order, as `load` does.
+///
+/// Errors: those of `load`.
+pub(crate) fn load_flat(
+    dev: &dyn Device,
+    model: &OpenModel,
+    table: &ParamTable,
+    (all, layout): (Buf<'_>, MatrixLayout),
+    seed: u64,
+    staging: Bytes,
+) -> Result<()> {
+    load_into(dev, model, table, Flat { all, layout, codes: None }, seed, staging)
+}
+
+/// A flat buffer of parameters, the order of its matrices, and the codes next to it.
+#[derive(Clone, Copy)]
+struct Flat<'a> {
+    all: Buf<'a>,
+    layout: MatrixLayout,
+    codes: Option<CodeBufs<'a>>,
+}
+
+fn load_into(
+    dev: &dyn Device,
+    model: &OpenModel,
+    table: &ParamTable,
+    flat: Flat<'_>,
+    seed: u64,
+    staging: Bytes,
+) -> Result<()> {
+    dev.zero(flat.all);
     let mut staging = Staging::new(dev, staging);
     let names = table.params.iter().flat_map(|param| &param.parts).map(|part| part.name.as_str());
     let mut ahead = ReadAhead::new(model, names);
     for param in &table.params {
-        let codes = match params.codes.and_then(|codes| codes.at(param)) {
+        let codes = match flat.codes.and_then(|codes| codes.at(param)) {
             None => None,
             // Files hold none of these codes: their numbers are rounded.
             Some(codes) if codes.whole(Encoding::Nf4).is_some() => codes.whole(Encoding::Nf4),
@@ -78,14 +111,14 @@ pub fn load(
             }
         };
         if param.has_terms() {
-            load_terms(dev, model, (param, params.all), &mut staging)?;
+            load_terms(dev, model, (param, flat.all), &mut staging)?;
             ahead.passed(bytes_of(model, &param.parts[0], param.parts[0].rows as usize));
             continue;
         }
         let width = param.k.max(1) as usize;
         let chunk_rows = staging.values.len() / width;
         assert!(chunk_rows > 0, "staging of {} values for rows of {width}", staging.values.len());
-        let target = Target { dev, param, params, codes, layout };
+        let target = Target { dev, param, all: flat.all, codes, layout: flat.layout };
         let mut above = 0;
         for part in &param.parts {
             let is_made =
@@ -296,14 +329,14 @@ fn load_blocks(
 struct Target<'x, 'a> {
     dev: &'x dyn Device,
     param: &'x Param,
-    params: &'x Params<'a>,
+    all: Buf<'a>,
     codes: Option<Blocks<'a>>,
     layout: MatrixLayout,
 }
 
 impl<'a> Target<'_, 'a> {
     fn buf(&self) -> Buf<'a> {
-        self.params.all.slice(self.param.offset as usize, self.param.elements as usize)
+        self.all.slice(self.param.offset as usize, self.param.elements as usize)
     }
 
     /// True if rows are contiguous, so that threads can round and write their own.
@@ -386,6 +419,8 @@ fn random_values(param: &Param, spec: &ModelSpec, seed: u64, first: usize, out: 
         | ParamKind::KNorm => {
             return out.fill(1.0 - spec.architecture().norm_offset);
         }
+        ParamKind::Tower(of) if of.is_norm() => return out.fill(1.0),
+        ParamKind::Tower(of) if of.is_bias() => return out.fill(0.0),
         ParamKind::Bias(_) | ParamKind::RouterBias | ParamKind::RouterCorrection => return out.fill(0.0),
         ParamKind::DeltaNorm | ParamKind::LayerScale | ParamKind::RouterScale | ParamKind::ExpertScale => {
             return out.fill(1.0);

@@ -4,6 +4,7 @@ use crate::activations::Activations;
 use crate::activations::bufs::HeadBufs;
 use crate::activations::taught::TeacherHead;
 use crate::cache_index::{CacheIndex, Place};
+use crate::images::Images;
 use crate::parts::delta::places::{PLACE_FIELDS, push_any};
 use crate::parts::experts::load::ExpertLoad;
 use plimsoll_arch::{CACHES, Cache};
@@ -135,6 +136,8 @@ pub struct Pass<'p> {
     pub(crate) balance: f32,
     /// The teacher whose head its rows are compared with, if there is one.
     pub(crate) teacher: Option<TeacherHead<'p>>,
+    /// Its images, if rows of it are vectors or come after them.
+    pub(crate) images: Option<Images<'p>>,
 }
 
 impl<'p> Pass<'p> {
@@ -168,7 +171,7 @@ impl<'p> Pass<'p> {
             of.at.upload(dev, ring, |slots, tables| Batch { slots, tables, ..batch })
         });
         let ids = acts.ids.slice(0, rows);
-        Pass { acts, batch, ids, copies, window, rows, head_rows, balance: 0.0, teacher: None }
+        Pass { acts, batch, ids, copies, window, rows, head_rows, balance: 0.0, teacher: None, images: None }
     }
 
     /// Returns the number of its rows.
@@ -179,6 +182,11 @@ impl<'p> Pass<'p> {
     /// Adds a load balancing loss by its derivative, for the probability of an expert that all rows of a segment chose.
     pub fn with_balance(self, factor: f32) -> Pass<'p> {
         Pass { balance: factor, ..self }
+    }
+
+    /// Adds images, whose index arrays are those of the same rows.
+    pub fn with_images(self, images: Images<'p>) -> Pass<'p> {
+        Pass { images: Some(images), ..self }
     }
 
     /// Adds the pass's expert load to `load`, after the backward pass.

@@ -5,6 +5,7 @@ mod common;
 
 mod experts;
 mod golden;
+mod images;
 mod load;
 mod mlp;
 mod passes;

@@ -29,7 +29,14 @@ pub(super) fn attend(layer: &LayerPass<'_, '_, '_>, bufs: &AttentionBufs<'_>, qk
     let LayerPass { dev, decoder, index, .. } = *layer;
     let scores = scores(&bufs.spec, layer.w);
     let Place { batch, copies } = layer.pass.place(scores.window);
-    dev.rope(qkv, qk_norm(layer, &bufs.spec), decoder.rotation(&bufs.spec, index), batch, bufs.kv, bufs.q);
+    dev.rope(
+        qkv,
+        qk_norm(layer, &bufs.spec),
+        decoder.rotation(&bufs.spec, index, layer.pass),
+        batch,
+        bufs.kv,
+        bufs.q,
+    );
     if let Some(copies) = copies {
         dev.copy_kv(bufs.kv, copies);
     }
@@ -77,7 +84,7 @@ pub(super) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &AttentionBufs<'_
     if let Some((sinks, grad)) = scores.sinks.zip(step.weights().and_then(|grads| grads.sinks)) {
         dev.sink_backward(SinkBackward { sinks, out, lse, dout, grad, add: step.add });
     }
-    let (rotation, positions) = (decoder.rotation(&bufs.spec, index), batch.positions);
+    let (rotation, positions) = (decoder.rotation(&bufs.spec, index, pass), batch.positions);
     let (norms, dqkv) = (norm_gradients(step, bufs), bufs.d_qkv().unwrap_or(of.d_first));
     dev.rope_backward(RopeBackward { dq, dkv, rotation, positions, heads, norms, dqkv });
     if let Some(values) = &bufs.values {

@@ -63,7 +63,7 @@ pub(super) fn backward(step: &LayerBackward<'_, '_, '_>, bufs: &LatentBufs<'_>, 
     let (batch, scores) = (layer.pass.batch, scores(&bufs.attention.spec, layer.w));
     let (q, kv, out, dout) = (bufs.attention.q, bufs.attention.kv, bufs.out, d.out);
     dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
-    let rotation = layer.decoder.rotation(&bufs.attention.spec, layer.index);
+    let rotation = layer.decoder.rotation(&bufs.attention.spec, layer.index, layer.pass);
     let heads = Heads { heads: bufs.heads, kv_heads: 1, head_dim: bufs.key_width() };
     let (positions, dqkv) = (batch.positions, bufs.adjacent);
     dev.rope_backward(RopeBackward { dq, dkv, rotation, positions, heads, norms: None, dqkv });

@@ -1,0 +1,155 @@
+//! The forward pass of a tower: patches to rows, layers, and mergers.
+
+use super::VectorTable;
+use super::params::{Linear, Merger, TowerLayer};
+use super::pass::{Tower, TowerPass};
+use plimsoll_arch::{Gelu, TowerMlp, TowerSpec};
+use plimsoll_device::{Device, Scores};
+use plimsoll_memory::Buf;
+
+/// Computes the vectors of a pass's images into `to`, from vector `first` on, and their further features into the other
+/// sets.
+pub fn forward(
+    dev: &dyn Device,
+    tower: &Tower<'_>,
+    pass: &TowerPass<'_>,
+    to: &VectorTable<'_>,
+    first: usize,
+) {
+    let spec = &tower.spec;
+    assert_eq!(to.sets, tower.params.mergers.len(), "a set for each merger");
+    let count = pass.rows / spec.rows_per_vector() as usize;
+    embed(dev, tower, pass);
+    for (l, w) in tower.params.layers.iter().enumerate() {
+        let step = LayerStep { dev, tower, w, pass, index: l };
+        step.run_to_activation();
+        step.add_down();
+        if let Some(deep) = spec.deep.index_of(l as u32) {
+            let out = to.part(deep + 1, first, count);
+            merge(dev, spec, &tower.params.mergers[deep + 1], pass, (pass.resid(l + 1), out));
+        }
+    }
+    let out = to.part(0, first, count);
+    merge(dev, spec, &tower.params.mergers[0], pass, (pass.resid(spec.depth as usize), out));
+}
+
+/// Computes the rows of patches: a product, and learned positions between which each patch lies.
+fn embed(dev: &dyn Device, tower: &Tower<'_>, pass: &TowerPass<'_>) {
+    let (params, rows) = (&tower.params, pass.resid(0));
+    dev.matmul(pass.rows_of(pass.regions.pixels), params.patch, None, rows, false);
+    if let Some(bias) = params.patch_bias {
+        dev.add_bias(rows, bias);
+    }
+    let Some(table) = params.positions else { return };
+    // Their sum first, as in the reference.
+    let (sum, one) = (pass.rows_of(pass.regions.mid), pass.spare());
+    for corner in 0..4 {
+        let (ids, weights) = pass.corner(corner).expect("a tower with positions has corners");
+        dev.embed(table, ids, one);
+        dev.weigh_rows(one, weights, sum, corner > 0);
+    }
+    dev.accumulate(sum, rows, true);
+}
+
+/// A layer in a pass.
+#[derive(Clone, Copy)]
+pub(super) struct LayerStep<'x, 'a> {
+    pub(super) dev: &'x dyn Device,
+    pub(super) tower: &'x Tower<'a>,
+    pub(super) w: &'x TowerLayer<'a>,
+    pub(super) pass: &'x TowerPass<'a>,
+    pub(super) index: usize,
+}
+
+/// Computes out = x W^T + b, rounded once.
+pub(super) fn product(dev: &dyn Device, of: &Linear<'_>, x: Buf<'_>, out: Buf<'_>) {
+    dev.matmul(x, of.w, Some(of.b), out, false);
+}
+
+impl<'a> LayerStep<'_, 'a> {
+    /// Computes a layer up to the activation, where the backward pass continues.
+    pub(super) fn run_to_activation(&self) {
+        let LayerStep { dev, tower, w, pass, index } = *self;
+        let (spec, r) = (&tower.spec, &pass.regions);
+        let (norm, mid) = (pass.rows_of(r.norm), pass.mid(index));
+        dev.layer_norm(pass.resid(index), w.attn_norm.of(spec), norm);
+        product(dev, &w.qkv, norm, pass.rows_of(r.qkv));
+        let mixed = self.attend();
+        dev.matmul_add(mixed, w.output.w, pass.resid(index), mid);
+        dev.add_bias(mid, w.output.b);
+        dev.layer_norm(mid, w.ffn_norm.of(spec), norm);
+        product(dev, &w.up, norm, pass.rows_of(r.up));
+        dev.gelu(activation(spec), pass.rows_of(r.up), self.act());
+    }
+
+    /// Returns the activation's output, which is in place where nothing reads its input again.
+    pub(super) fn act(&self) -> Buf<'a> {
+        let r = &self.pass.regions;
+        self.pass.rows_of(r.back.map_or(r.up, |back| back.act))
+    }
+
+    /// Computes attention; returns its outputs, [M, h] e.
+    fn attend(&self) -> Buf<'a> {
+        let LayerStep { dev, tower, pass, .. } = *self;
+        let (spec, r, heads) = (&tower.spec, &pass.regions, tower.spec.heads as usize);
+        let mut qkv = pass.rows_of(r.qkv);
+        if let Some(wide) = r.wide {
+            let to = pass.rows_of(wide.qkv);
+            pass.move_heads(dev, spec, 3 * heads, qkv, to);
+            qkv = to;
+        }
+        let (q, attn, batch, kv) = (pass.rows_of(r.q), pass.rows_of(r.attn), pass.batch(), pass.kv(spec));
+        dev.rope(qkv, None, pass.rotation(tower), batch, kv, q);
+        let lse = r.back.map(|back| pass.rows_of(back.lse));
+        dev.attention(q, kv, batch, Scores::of_whole(), attn, lse);
+        let Some(wide) = r.wide else { return attn };
+        let mixed = pass.rows_of(wide.mixed);
+        pass.move_heads(dev, spec, heads, attn, mixed);
+        mixed
+    }
+
+    fn add_down(&self) {
+        let LayerStep { dev, w, pass, index, .. } = *self;
+        let next = pass.resid(index + 1);
+        dev.matmul_add(self.act(), w.down.w, pass.mid(index), next);
+        dev.add_bias(next, w.down.b);
+    }
+}
+
+/// Returns the activation of layers.
+pub(super) fn activation(spec: &TowerSpec) -> Gelu {
+    match spec.mlp {
+        TowerMlp::Plain(how) => how,
+        TowerMlp::Gated(_) => panic!("layouts refuse gated feed-forward parts of towers"),
+    }
+}
+
+/// The norm of a merger: its rows are those of the tower, or joined ones; its width says which.
+pub(super) fn merge_input<'p>(
+    dev: &dyn Device,
+    spec: &TowerSpec,
+    w: &Merger<'_>,
+    pass: &TowerPass<'p>,
+    x: Buf<'p>,
+) -> Buf<'p> {
+    // Rows of a vector are neighbours: joined rows are the same memory.
+    let norm = pass.rows_of(pass.regions.norm);
+    dev.layer_norm(x, w.norm.of(spec), norm);
+    norm
+}
+
+/// Joins the rows of each vector: x is [M, h] f32, out [n, H] f32.
+fn merge<'p>(
+    dev: &dyn Device,
+    spec: &TowerSpec,
+    w: &Merger<'_>,
+    pass: &TowerPass<'p>,
+    (x, out): (Buf<'p>, Buf<'_>),
+) {
+    let norm = merge_input(dev, spec, w, pass, x);
+    let up = pass.merged(spec, pass.regions.merge);
+    product(dev, &w.up, norm, up);
+    dev.gelu(Gelu::Erf, up, up);
+    dev.matmul(up, w.down.w, None, out, false);
+    dev.add_bias(out, w.down.b);
+}

@@ -1,0 +1,236 @@
+//! The regions of a pass through a tower, as rows of the plan, and the handles to them.
+
+use super::params::check;
+use crate::activations::mode::Mode;
+use crate::activations::shape::Target;
+use plimsoll_arch::{TowerParam, TowerSpec, tower_tensors};
+use plimsoll_base::{DType, PhaseSet, Result};
+use plimsoll_device::{KV_BLOCK, SEGMENT_FIELDS};
+use plimsoll_memory::{Buf, InPhase, Layout, Pool};
+
+/// Elements to which heads are padded: attention takes whole vectors.
+const HEAD_STEP: u32 = 16;
+
+/// Limits of a pass through a tower; enforced where images are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TowerLimits {
+    /// M: patches of all images.
+    pub patches: usize,
+    /// Images.
+    pub images: usize,
+}
+
+impl TowerLimits {
+    /// Returns the blocks of keys: each image begins one.
+    fn blocks(self) -> usize {
+        self.patches.div_ceil(KV_BLOCK) + self.images
+    }
+}
+
+/// Returns the padded elements of a head.
+pub(super) fn padded(spec: &TowerSpec) -> usize {
+    spec.head_dim().next_multiple_of(HEAD_STEP) as usize
+}
+
+/// Returns the region `tower.rope`: [sides, d/2, 2] f32, resident; `sides`: the most patches of an image's side.
+///
+/// Errors: `size-overflow`.
+pub fn tower_rope_layout(spec: &TowerSpec, sides: usize, pool: Pool) -> Result<Layout> {
+    let shape = [sides as u64, u64::from(spec.head_dim()) / 2, 2];
+    let mut layout = Layout::new();
+    layout.arena("tower.rope", "model", pool, PhaseSet::RESIDENT, &shape, DType::F32).map(|()| layout)
+}
+
+/// Sizes of the regions of a pass: name, shape, and dtype if it is not that of weights.
+fn sizes(
+    spec: &TowerSpec,
+    kind: &plimsoll_device::Layouts,
+    weights: DType,
+    update: bool,
+    limits: TowerLimits,
+) -> Vec<(&'static str, Vec<usize>, DType)> {
+    let m = limits.patches;
+    let [h, a, f, out] = [spec.hidden, spec.heads, spec.ffn, spec.out].map(|n| n as usize);
+    let (wide, merged) = (a * padded(spec), spec.merged() as usize);
+    let vectors = m / spec.rows_per_vector() as usize;
+    let cache = limits.blocks() * KV_BLOCK * wide;
+    let inputs = if update { spec.depth as usize + 1 } else { 1 };
+    let mut all = vec![
+        ("places", vec![m, 3], DType::U32),
+        ("positions", vec![m], DType::U32),
+        ("slots", vec![m], DType::U32),
+        ("tables", vec![limits.blocks()], DType::U32),
+        ("segments", vec![limits.images, SEGMENT_FIELDS], DType::U32),
+        ("pixels", vec![m, spec.patch_elements() as usize], weights),
+        ("resid", vec![inputs, m, h], DType::F32),
+        ("mid", vec![m, h], DType::F32),
+        ("spare", vec![m, h], DType::F32),
+        ("norm", vec![m, h], weights),
+        ("qkv", vec![m, 3 * h], weights),
+        ("q", vec![m, wide], weights),
+        ("keys", vec![cache], weights),
+        ("values", vec![cache], weights),
+        ("attn", vec![m, wide], weights),
+        ("up", vec![m, f], weights),
+        ("merge", vec![vectors, merged], weights),
+    ];
+    if spec.positions.is_some() {
+        all.extend([("corners", vec![4, m], DType::U32), ("corner_weights", vec![4, m], DType::F32)]);
+    }
+    if wide > h {
+        all.extend([("wide_qkv", vec![m, 3 * wide], weights), ("mixed", vec![m, h], weights)]);
+    }
+    if update {
+        let tensors = tower_tensors(spec);
+        let pack = tensors.iter().filter(|tensor| tensor.cols > 0).map(|tensor| {
+            let rows = if tensor.param.is_merger() { vectors } else { m };
+            let is_product = tensor.param != TowerParam::Positions;
+            if is_product {
+                (kind.pack)(rows as u64, tensor.rows.into(), tensor.cols.into(), weights)
+            } else {
+                0
+            }
+        });
+        let pack = pack.max().unwrap_or(0) as usize;
+        all.extend([
+            ("lse", vec![m, a], DType::F32),
+            ("act", vec![m, f], weights),
+            ("merge_act", vec![vectors, merged], weights),
+            ("d_resid", vec![m, h], DType::F32),
+            ("d_out", vec![m, h], weights),
+            ("d_norm", vec![m, h], weights),
+            ("d_attn", vec![m, wide], weights),
+            ("dq", vec![m, wide], DType::F32),
+            ("dkv", vec![m, 2 * wide], DType::F32),
+            ("stats", vec![2, m], DType::F32),
+            ("d_vectors", vec![vectors, out], weights),
+            ("d_merge", vec![vectors, merged], weights),
+            ("pack", vec![pack], weights),
+        ]);
+    }
+    all
+}
+
+/// Returns the regions of a tower's pass in the phase of a mode. Names begin with the mode's prefix and `tower`.
+///
+/// Errors: `size-overflow`; `model-unsupported` for a tower of parts that are not built.
+pub fn tower_layout(
+    spec: &TowerSpec,
+    weights: DType,
+    target: Target,
+    mode: Mode,
+    limits: TowerLimits,
+) -> Result<Layout> {
+    check(spec)?;
+    let mut layout = Layout::new();
+    let phases = PhaseSet::of(&[mode.phase()]);
+    let update = mode.recompute().is_some();
+    for (name, shape, dtype) in sizes(spec, target.kind, weights, update, limits) {
+        let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
+        let name = format!("{}.tower.{name}", mode.prefix());
+        layout.arena(&name, "model", target.pool, phases, &shape, dtype)?;
+    }
+    Ok(layout)
+}
+
+/// Regions of heads that are padded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wide<'p> {
+    /// [M, 3w] e
+    pub(super) qkv: Buf<'p>,
+    /// [M, h] e: attention's outputs without padding, or their gradient
+    pub(super) mixed: Buf<'p>,
+}
+
+/// Regions of a backward pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TowerBack<'p> {
+    pub(super) lse: Buf<'p>,
+    pub(super) act: Buf<'p>,
+    pub(super) merge_act: Buf<'p>,
+    /// [M, h] f32
+    pub(super) d_resid: Buf<'p>,
+    /// [M, h] e: the same, rounded
+    pub(super) d_out: Buf<'p>,
+    pub(super) d_norm: Buf<'p>,
+    pub(super) d_attn: Buf<'p>,
+    pub(super) dq: Buf<'p>,
+    pub(super) dkv: Buf<'p>,
+    pub(super) stats: Buf<'p>,
+    pub(super) d_vectors: Buf<'p>,
+    pub(super) d_merge: Buf<'p>,
+    pub(super) pack: Buf<'p>,
+}
+
+/// Handles to the regions of a pass through a tower.
+#[derive(Clone, Copy, Debug)]
+pub struct TowerRegions<'p> {
+    pub(super) places: Buf<'p>,
+    pub(super) positions: Buf<'p>,
+    pub(super) slots: Buf<'p>,
+    pub(super) tables: Buf<'p>,
+    pub(super) segments: Buf<'p>,
+    /// Learned positions and their weights.
+    pub(super) corners: Option<(Buf<'p>, Buf<'p>)>,
+    pub(super) pixels: Buf<'p>,
+    pub(super) resid: Buf<'p>,
+    pub(super) mid: Buf<'p>,
+    /// [M, h] f32: rows of a table on their way to sums
+    pub(super) spare: Buf<'p>,
+    pub(super) norm: Buf<'p>,
+    pub(super) qkv: Buf<'p>,
+    pub(super) q: Buf<'p>,
+    pub(super) keys: Buf<'p>,
+    pub(super) values: Buf<'p>,
+    pub(super) attn: Buf<'p>,
+    pub(super) wide: Option<Wide<'p>>,
+    pub(super) up: Buf<'p>,
+    pub(super) merge: Buf<'p>,
+    pub(super) back: Option<TowerBack<'p>>,
+}
+
+impl<'p> TowerRegions<'p> {
+    /// Resolves the handles of `tower_layout` in a phase. Panics if the phase has no such regions.
+    pub fn bind(phase: &InPhase<'p>, mode: Mode) -> TowerRegions<'p> {
+        let prefix = mode.prefix();
+        let get = |name: &str| phase.get(&format!("{prefix}.tower.{name}"));
+        let buf = |name: &str| get(name).expect("a region of the tower's layout");
+        let back = get("d_resid").map(|d_resid| TowerBack {
+            lse: buf("lse"),
+            act: buf("act"),
+            merge_act: buf("merge_act"),
+            d_resid,
+            d_out: buf("d_out"),
+            d_norm: buf("d_norm"),
+            d_attn: buf("d_attn"),
+            dq: buf("dq"),
+            dkv: buf("dkv"),
+            stats: buf("stats"),
+            d_vectors: buf("d_vectors"),
+            d_merge: buf("d_merge"),
+            pack: buf("pack"),
+        });
+        TowerRegions {
+            places: buf("places"),
+            positions: buf("positions"),
+            slots: buf("slots"),
+            tables: buf("tables"),
+            segments: buf("segments"),
+            corners: get("corners").map(|corners| (corners, buf("corner_weights"))),
+            pixels: buf("pixels"),
+            resid: buf("resid"),
+            mid: buf("mid"),
+            spare: buf("spare"),
+            norm: buf("norm"),
+            qkv: buf("qkv"),
+            q: buf("q"),
+            keys: buf("keys"),
+            values: buf("values"),
+            attn: buf("attn"),
+            wide: get("wide_qkv").map(|qkv| Wide { qkv, mixed: buf("mixed") }),
+            up: buf("up"),
+            merge: buf("merge"),
+            back,
+        }
+    }
+}

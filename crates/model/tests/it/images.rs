@@ -1,0 +1,384 @@
+//! Models that see against what Hugging Face transformers computes in float32: towers, and texts with images.
+//!
+//! Tolerances are those of `golden`: they are about four times what the same numbers computed in float64 differ by.
+
+use crate::common::{AnyDevice, Machine, golden_dir, whole_sequences};
+use plimsoll_arch::{Cache, Caches, ModelSpec, SightSpec, products};
+use plimsoll_base::{Bytes, DType, PhaseSet};
+use plimsoll_cpu::CpuDevice;
+use plimsoll_device::{Device, Matrix, MatrixLayout};
+use plimsoll_files::OpenModel;
+use plimsoll_memory::{Arena, ArenaMap, Buf, Layout};
+use plimsoll_model::tower::{
+    PatchGrid, Tower, TowerIndex, TowerLimits, TowerParams, TowerPass, TowerRegions, VectorTable, load_tower,
+    tower_backward, tower_forward, tower_layout, tower_matrices, tower_rope_layout, tower_table,
+};
+use plimsoll_model::{
+    Activations, Decoder, Derivatives, ImageIndex, ImageLimits, ImageRegions, Images, Mode, ParamTable,
+    Params, Pass, PassIndex, PassLimits, Recompute, TextImage, activations_layout, backward, head,
+    images_layout, layers, load, rope, text_places,
+};
+use safetensors::SafeTensors;
+
+const LIMITS: PassLimits = PassLimits {
+    rows: 160,
+    head_rows: 160,
+    listed: 0,
+    taught: 0,
+    segments: 3,
+    table_entries: 16,
+    copies: 0,
+    caches: Caches::paged(16).and(Cache::State, 12),
+};
+const IMAGE_LIMITS: ImageLimits = ImageLimits { rows: 160, image_rows: 40, vectors: 32 };
+const TOWER_LIMITS: TowerLimits = TowerLimits { patches: 96, images: 2 };
+const UPDATE: Mode = Mode::Update(Recompute::None);
+
+struct Reference(Vec<u8>);
+
+impl Reference {
+    fn open(model: &str) -> Reference {
+        Reference(std::fs::read(golden_dir(model).join("reference.safetensors")).unwrap())
+    }
+
+    fn data(&self, name: &str) -> Vec<u8> {
+        let file = SafeTensors::deserialize(&self.0).unwrap();
+        file.tensor(name).unwrap_or_else(|_| panic!("{name}")).data().to_vec()
+    }
+
+    fn f32s(&self, name: &str) -> Vec<f32> {
+        self.data(name).as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+
+    fn numbers(&self, name: &str) -> Vec<u32> {
+        self.data(name).as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as u32).collect()
+    }
+
+    fn grids(&self) -> Vec<PatchGrid> {
+        let grid = |of: &[u32; 3]| PatchGrid { rows: of[1], columns: of[2] };
+        self.numbers("image_grid_thw").as_chunks::<3>().0.iter().map(grid).collect()
+    }
+}
+
+#[track_caller]
+fn close(what: &str, ours: &[f32], theirs: &[f32], bound: f32) {
+    assert_eq!(ours.len(), theirs.len(), "{what}");
+    let d = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    println!("images {what}: differ by at most {d:e}");
+    assert!(d < bound, "{what}: differ by {d}, at most {bound}");
+}
+
+fn read(dev: &dyn Device, buf: Buf<'_>) -> Vec<f32> {
+    let mut out = vec![0.0; buf.len()];
+    dev.read_f32(buf, 0, &mut out);
+    out
+}
+
+/// A model that sees, in an arena of its own.
+struct Seeing {
+    model: OpenModel,
+    spec: ModelSpec,
+    sight: SightSpec,
+    tables: [ParamTable; 2],
+    arena: Arena,
+    dev: AnyDevice,
+    reference: Reference,
+}
+
+impl Seeing {
+    fn open(name: &str, mode: Mode, threads: usize, machine: Machine) -> Seeing {
+        let model = OpenModel::open(golden_dir(name).to_str().unwrap(), None, false).unwrap();
+        let (spec, sight) = (model.spec, model.sight().unwrap().unwrap());
+        let (kind, target, dtype) = (machine.kind(), machine.target(threads), DType::F32);
+        let tables = [ParamTable::new(&spec, kind, dtype), tower_table(&sight.tower, kind, dtype)];
+        let mut layout = Layout::new();
+        for (what, table) in ["actor", "tower"].iter().zip(&tables) {
+            for of in ["weights", "grads"] {
+                let (name, shape) = (format!("{what}.{of}"), [table.elements]);
+                layout.arena(&name, "test", target.pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
+            }
+        }
+        layout.extend(rope::layout(&spec, 128, target.pool).unwrap());
+        layout.extend(tower_rope_layout(&sight.tower, 16, target.pool).unwrap());
+        let of_text = (0..spec.layers.len()).flat_map(|layer| products(&spec, layer));
+        let mut matrices: Vec<(u64, u64)> =
+            of_text.map(|product| (product.n.into(), product.k.into())).collect();
+        matrices.push((spec.vocab.into(), spec.hidden.into()));
+        matrices.extend(tower_matrices(&sight.tower));
+        layout.extend(CpuDevice::scratch_of_matrices(&matrices, threads).unwrap());
+        layout.extend(activations_layout(&spec, dtype, target, mode, LIMITS).unwrap());
+        layout.extend(tower_layout(&sight.tower, dtype, target, mode, TOWER_LIMITS).unwrap());
+        layout.extend(images_layout(&sight, target, mode, IMAGE_LIMITS, true).unwrap());
+        let mut arena = Arena::new(ArenaMap::new(&layout, 0));
+        let dev = machine.open(&mut arena, threads);
+        Seeing { model, spec, sight, tables, arena, dev, reference: Reference::open(name) }
+    }
+
+    /// Loads the weights and runs `of` in the phase of a mode.
+    fn run<T>(&mut self, mode: Mode, of: impl FnOnce(&Run<'_>) -> T) -> T {
+        let (resident, mut overlay) = self.arena.split();
+        let (dev, dtype) = (self.dev.as_dyn(), DType::F32);
+        let bind = |of: &str| Params::bind(&self.spec, &self.tables[0], dtype, resident.buf(of));
+        let tower = &self.sight.tower;
+        let of_tower = |of: &str| TowerParams::bind(tower, &self.tables[1], dtype, resident.buf(of));
+        let (params, grads) = (bind("actor.weights"), bind("actor.grads"));
+        load(dev, &self.model, &self.tables[0], &params, 0, Bytes::mib(1)).unwrap();
+        let (of_rope, rope) = (resident.buf("rope.table"), resident.buf("tower.rope"));
+        rope::fill(dev, &self.spec, of_rope);
+        let tower = Tower { spec: *tower, params: of_tower("tower.weights"), rope };
+        load_tower(dev, &self.model, &self.tables[1], &tower.params, 0, Bytes::mib(1)).unwrap();
+        tower.fill_rope(dev);
+        let decoder = Decoder { spec: self.spec, dtype, params, rope: of_rope };
+        let phase = overlay.enter(mode.phase());
+        of(&Run {
+            dev,
+            sight: &self.sight,
+            reference: &self.reference,
+            acts: Activations::bind(&phase, mode, LIMITS),
+            tower_regions: TowerRegions::bind(&phase, mode),
+            images: ImageRegions::bind(&phase, mode, &self.sight),
+            grads: &grads,
+            tower_grads: &of_tower("tower.grads"),
+            tower: &tower,
+            decoder: &decoder,
+            tables: &self.tables,
+        })
+    }
+}
+
+struct Run<'a> {
+    dev: &'a dyn Device,
+    sight: &'a SightSpec,
+    reference: &'a Reference,
+    acts: Activations<'a>,
+    tower_regions: TowerRegions<'a>,
+    images: ImageRegions<'a>,
+    grads: &'a Params<'a>,
+    tower_grads: &'a TowerParams<'a>,
+    tower: &'a Tower<'a>,
+    decoder: &'a Decoder<'a>,
+    tables: &'a [ParamTable; 2],
+}
+
+/// Numbers of the rows of the three sequences, and the places of all of them.
+struct Texts {
+    ids: Vec<Vec<u32>>,
+    places: Vec<[u32; 3]>,
+}
+
+impl<'a> Run<'a> {
+    /// Computes the vectors of images, one after the other.
+    fn see(&self, grids: &[PatchGrid], patches: &[f32]) -> TowerPass<'a> {
+        let index = TowerIndex::of(&self.sight.tower, grids);
+        let pass = TowerPass::upload(self.dev, self.tower_regions, &index, patches);
+        tower_forward(self.dev, self.tower, &pass, &self.images.vectors, 0);
+        pass
+    }
+
+    fn vectors(&self, set: usize, first: usize, count: usize) -> Vec<f32> {
+        read(self.dev, self.images.vectors.part(set, first, count))
+    }
+
+    /// Returns the sequences with numbers of vectors where images are; checks their places.
+    fn texts(&self) -> Texts {
+        let (vocab, token) = (self.decoder.spec.vocab, self.sight.image_token);
+        let mut first = 0;
+        let merge = self.sight.tower.merge;
+        let mut image = |grid: &PatchGrid| {
+            let image = TextImage { first, rows: grid.rows / merge, columns: grid.columns / merge };
+            first += image.rows * image.columns;
+            image
+        };
+        let images: Vec<TextImage> = self.reference.grids().iter().map(&mut image).collect();
+        let (mut texts, mut vector) = (Texts { ids: vec![], places: vec![] }, vocab..);
+        for i in 0..3 {
+            let number = |id: u32| if i == 0 && id == token { vector.next().unwrap() } else { id };
+            let ids = self.reference.numbers(&format!("seq{i}.input_ids"));
+            let ids: Vec<u32> = ids.into_iter().map(number).collect();
+            let own = if i == 0 { &images[..] } else { &[] };
+            let (places, delta) = text_places(&ids, vocab, own).unwrap();
+            if i == 0 {
+                let theirs = self.reference.numbers("seq0.positions");
+                let same = (0..3).all(|axis| {
+                    places
+                        .iter()
+                        .map(|at| at[axis])
+                        .eq(theirs[axis * ids.len()..][..ids.len()].iter().copied())
+                });
+                assert!(same, "{places:?}, {theirs:?}");
+                assert_eq!(delta as u32, self.reference.numbers("seq0.rope_delta")[0]);
+            }
+            texts.places.extend(places);
+            texts.ids.push(ids);
+        }
+        texts
+    }
+
+    /// Uploads a pass over sequences.
+    fn pass(&self, ids: &[Vec<u32>], places: Option<&[[u32; 3]]>) -> Pass<'a> {
+        let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+        let mut index: PassIndex = whole_sequences(&sequences);
+        let vocab = self.decoder.spec.vocab;
+        for target in index.targets.iter_mut().filter(|target| **target >= vocab) {
+            *target = self.sight.image_token;
+        }
+        let images = places.map(|places| {
+            let taken = ImageIndex::take(&mut index, self.sight, vocab, places);
+            let (of, axes) = (&self.images, self.sight.axes);
+            Images::upload(self.dev, of, &taken, axes, of.vectors, of.d_vectors)
+        });
+        let pass = Pass::upload(self.dev, self.acts, &index);
+        layers(self.dev, self.decoder, &images.map_or(pass, |images| pass.with_images(images)));
+        let pass = images.map_or(pass, |images| pass.with_images(images));
+        head(self.dev, self.decoder, &pass, 1.0);
+        pass
+    }
+
+    /// Adds the gradients of the mean over all targets but the first two of each sequence.
+    fn backward(&self, ids: &[Vec<u32>], pass: &Pass<'_>) {
+        let count = ids.iter().map(|ids| ids.len() - 3).sum::<usize>() as f32;
+        let of = |ids: &Vec<u32>| {
+            let n = ids.len();
+            (0..n).map(move |i| if i >= 2 && i + 1 < n { -1.0 / count } else { 0.0 }).collect::<Vec<_>>()
+        };
+        let d: Vec<f32> = ids.iter().flat_map(of).collect();
+        let zeros = vec![0.0; d.len()];
+        let of =
+            Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &d, entropy: &zeros, divergence: &[] };
+        self.dev.zero(self.grads.all);
+        self.dev.zero(self.images.d_vectors.expect("a trained tower").all);
+        backward(self.dev, self.decoder, self.grads, true, pass, of);
+    }
+
+    /// Compares the gradients of a table with those of the reference.
+    fn check_gradients(&self, name: &str, table: &ParamTable, all: Buf<'_>) {
+        let layout = MatrixLayout::of_weights(table.device, DType::F32);
+        for param in &table.params {
+            let buf = all.slice(param.offset as usize, param.elements as usize);
+            let width = param.k.max(1) as usize;
+            let ours = if param.is_vector() {
+                read(self.dev, buf)
+            } else {
+                let mut out = vec![0.0; param.n as usize * width];
+                self.dev.read_rows(Matrix::new(buf, param.n as usize, width, layout), 0, &mut out);
+                out
+            };
+            let mut at = 0;
+            for part in &param.parts {
+                let n = part.rows as usize * width;
+                let stored = match part.name.strip_prefix("model.") {
+                    Some(rest) if !rest.starts_with("visual.") => format!("model.language_model.{rest}"),
+                    _ => part.name.clone(),
+                };
+                let theirs = self.reference.f32s(&format!("grad.{stored}"));
+                let bound = if name == "qwen3_vl" { 1.5e-6 } else { OF_LINEAR };
+                close(&format!("{name} {stored}"), &ours[at..at + n], &theirs, bound);
+                at += n;
+            }
+        }
+    }
+}
+
+/// Bound of gradients through linear attention, which transformers computes by chunks of 64 tokens in f32: there its
+/// own logits of decode and of a whole pass differ by 3e-5.
+const OF_LINEAR: f32 = 4e-5;
+
+#[test]
+fn towers_agree_with_transformers_and_an_image_has_its_own_bits() {
+    for (name, deep) in [("qwen3_vl", 2), ("qwen3_5_vl", 0)] {
+        for machine in Machine::all() {
+            let mut bits: Option<Vec<u32>> = None;
+            for (mode, threads) in [(UPDATE, 1), (UPDATE, 3), (Mode::Score, 2)] {
+                let mut seeing = Seeing::open(name, mode, threads, machine);
+                let got = seeing.run(mode, |run| {
+                    let (grids, patches) = (run.reference.grids(), run.reference.f32s("pixel_values"));
+                    run.see(&grids, &patches);
+                    let mut all = Vec::new();
+                    for set in 0..=deep {
+                        for (image, first, count) in [(0, 0, 15), (1, 15, 6)] {
+                            let of = match set {
+                                0 => format!("image{image}.features"),
+                                _ => format!("image{image}.deepstack{}", set - 1),
+                            };
+                            let ours = run.vectors(set, first, count);
+                            close(&format!("{name} {of}"), &ours, &run.reference.f32s(&of), 3e-6);
+                            all.extend(ours);
+                        }
+                    }
+                    // The second image alone.
+                    let second = run.vectors(0, 15, 6);
+                    run.see(&grids[1..], &patches[grids[0].patches() * 96..]);
+                    let alone = run.vectors(0, 0, 6);
+                    let same = second.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits());
+                    assert!(same, "{name} {machine:?}: an image's bits depend on others");
+                    all.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                });
+                let first = bits.get_or_insert_with(|| got.clone());
+                assert!(*first == got, "{name} {machine:?}: bits depend on threads, or on a backward pass");
+            }
+        }
+    }
+}
+
+#[test]
+fn texts_with_images_and_their_gradients_agree_with_transformers() {
+    for name in ["qwen3_vl", "qwen3_5_vl"] {
+        for recompute in [Recompute::None, Recompute::Layer] {
+            let mode = Mode::Update(recompute);
+            let mut seeing = Seeing::open(name, mode, 2, Machine::detect());
+            seeing.run(mode, |run| {
+                let tower_pass = run.see(&run.reference.grids(), &run.reference.f32s("pixel_values"));
+                let texts = run.texts();
+                let pass = run.pass(&texts.ids, Some(&texts.places));
+                let logprobs = read(run.dev, pass.head_out().logprobs);
+                let (mut at, mut sum, mut count) = (0, 0.0f64, 0);
+                for (i, ids) in texts.ids.iter().enumerate() {
+                    let n = ids.len();
+                    let theirs = run.reference.f32s(&format!("seq{i}.log_probs"));
+                    close(&format!("{name} seq{i}"), &logprobs[at..at + n - 1], &theirs, 3e-5);
+                    sum += logprobs[at + 2..at + n - 1].iter().map(|&l| f64::from(l)).sum::<f64>();
+                    (at, count) = (at + n, count + n - 3);
+                }
+                let loss = (-sum / count as f64) as f32;
+                assert!((loss - run.reference.f32s("loss")[0]).abs() < 4e-6, "{name}: loss {loss}");
+                run.backward(&texts.ids, &pass);
+                let d: VectorTable<'_> = run.images.d_vectors.unwrap();
+                // What was there is overwritten.
+                run.dev.write_f32(run.tower_grads.all, 0, &vec![7.0; run.tower_grads.all.len()]);
+                tower_backward(run.dev, run.tower, run.tower_grads, false, &tower_pass, (&d, 0));
+                run.check_gradients(name, &run.tables[0], run.grads.all);
+                run.check_gradients(name, &run.tables[1], run.tower_grads.all);
+                // Adding to it doubles it.
+                let once = read(run.dev, run.tower_grads.all.slice(0, 256));
+                tower_backward(run.dev, run.tower, run.tower_grads, true, &tower_pass, (&d, 0));
+                let twice = read(run.dev, run.tower_grads.all.slice(0, 256));
+                assert!(once.iter().zip(&twice).all(|(a, b)| 2.0 * a == *b), "{name}: added to");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_text_without_images_has_the_bits_that_it_has_next_to_them() {
+    for name in ["qwen3_vl", "qwen3_5_vl"] {
+        for machine in Machine::all() {
+            Seeing::open(name, UPDATE, 2, machine).run(UPDATE, |run| {
+                run.see(&run.reference.grids(), &run.reference.f32s("pixel_values"));
+                let texts = run.texts();
+                let with = run.pass(&texts.ids, Some(&texts.places));
+                let first = texts.ids[0].len();
+                let of_images = read(run.dev, with.head_out().logprobs)[first..].to_vec();
+                let plain = run.pass(&texts.ids[1..], None);
+                let alone = read(run.dev, plain.head_out().logprobs);
+                let same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same(&of_images, &alone), "{name} {machine:?}: a text depends on images");
+                run.backward(&texts.ids[1..], &plain);
+                let grads = read(run.dev, run.grads.all);
+                // Places of three equal numbers, and no vectors.
+                let pass = run.pass(&texts.ids[1..], Some(&texts.places[first..]));
+                run.backward(&texts.ids[1..], &pass);
+                assert!(same(&grads, &read(run.dev, run.grads.all)), "{name} {machine:?}: gradients");
+            });
+        }
+    }
+}
