@@ -6,7 +6,7 @@ use crate::common::{AnyDevice, Machine, golden_dir, whole_sequences};
 use plimsoll_arch::{Cache, Caches, ModelSpec, SightSpec, products};
 use plimsoll_base::{Bytes, DType, PhaseSet};
 use plimsoll_cpu::CpuDevice;
-use plimsoll_device::{Device, Matrix, MatrixLayout};
+use plimsoll_device::{Device, Matrix, MatrixLayout, NO_PARENT, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout};
 use plimsoll_model::tower::{
@@ -15,8 +15,8 @@ use plimsoll_model::tower::{
 };
 use plimsoll_model::{
     Activations, Decoder, Derivatives, ImageIndex, ImageLimits, ImageRegions, Images, Mode, ParamTable,
-    Params, Pass, PassIndex, PassLimits, Recompute, TextImage, activations_layout, backward, head,
-    images_layout, layers, load, rope, text_places,
+    Params, Pass, PassIndex, PassLimits, Recompute, TextImage, activations_layout, advance, backward, draw,
+    head, images_layout, layers, load, rope, text_places, upload_keys,
 };
 use safetensors::SafeTensors;
 
@@ -380,5 +380,71 @@ fn a_text_without_images_has_the_bits_that_it_has_next_to_them() {
                 assert!(same(&grads, &read(run.dev, run.grads.all)), "{name} {machine:?}: gradients");
             });
         }
+    }
+}
+
+/// Tokens that follow the text with images.
+const DRAWN: usize = 6;
+
+/// Draws after the text with images: all of it in one pass, then token by token, each pass made by the one before it.
+fn drawn(run: &Run<'_>) -> (Vec<u32>, Vec<f32>) {
+    run.see(&run.reference.grids(), &run.reference.f32s("pixel_values"));
+    let (texts, vocab) = (run.texts(), run.decoder.spec.vocab);
+    let n = texts.ids[0].len();
+    let mut index = whole_sequences(&[&texts.ids[0]]);
+    (index.head_rows, index.targets) = (vec![n as u32 - 1], vec![]);
+    let tables = index.caches[Cache::PAGED].tables.clone();
+    let how = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
+    let (mut tokens, mut logprobs) = (vec![], vec![]);
+    let mut step = |pass: &Pass<'_>| {
+        layers(run.dev, run.decoder, pass);
+        let mut token = [0];
+        run.dev.read_u32(draw(run.dev, run.decoder, pass, how), 0, &mut token);
+        tokens.push(token[0]);
+        logprobs.extend(read(run.dev, pass.head_out().logprobs));
+        token[0]
+    };
+    let upload = |index: &mut PassIndex, places: &[[u32; 3]]| {
+        let taken = ImageIndex::take(index, run.sight, vocab, places);
+        let of = &run.images;
+        let images = Images::upload(run.dev, of, &taken, run.sight.axes, of.vectors, None);
+        let pass = Pass::upload(run.dev, run.acts, index).with_images(images);
+        upload_keys(run.dev, &pass, &[0, 0, n as u32]);
+        pass
+    };
+    let first = step(&upload(&mut index, &texts.places[..n]));
+    let mut index = PassIndex { keys_max: n + DRAWN, ..PassIndex::default() };
+    (index.ids, index.positions, index.head_rows) = (vec![first], vec![n as u32], vec![0]);
+    index.segments = vec![0, 1, n as u32, 0, NO_PARENT];
+    (index.caches[Cache::PAGED].slots, index.caches[Cache::PAGED].tables) = (vec![n as u32], tables);
+    // The cache's index goes on from the rows, the place from the image's longer side.
+    let place = run.reference.numbers("seq0.positions")[n - 1] + 1;
+    let pass = upload(&mut index, &[[place; 3]]);
+    for _ in 1..DRAWN {
+        step(&pass);
+        advance(run.dev, &pass);
+    }
+    (tokens, logprobs)
+}
+
+#[test]
+fn tokens_after_images_have_the_log_probs_in_rollout_that_the_update_has() {
+    let rollout = Mode::Rollout { truncates: false };
+    for machine in Machine::all() {
+        let (tokens, logprobs) = Seeing::open("qwen3_vl", rollout, 2, machine).run(rollout, drawn);
+        Seeing::open("qwen3_vl", UPDATE, 1, machine).run(UPDATE, |run| {
+            run.see(&run.reference.grids(), &run.reference.f32s("pixel_values"));
+            let mut texts = run.texts();
+            let mut ids = texts.ids.swap_remove(0);
+            let n = ids.len();
+            ids.extend(&tokens);
+            let next = texts.places[n - 1][0] + 1;
+            let mut places = texts.places[..n].to_vec();
+            places.extend((next..).take(DRAWN).map(|place| [place; 3]));
+            let pass = run.pass(&[ids], Some(&places));
+            let again = &read(run.dev, pass.head_out().logprobs)[n - 1..n - 1 + DRAWN];
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&logprobs), bits(again), "{machine:?}: {tokens:?}");
+        });
     }
 }
