@@ -92,14 +92,14 @@ impl<'a> Sampler<'a> {
     ) -> Result<RolloutStats> {
         let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
         let decoder = of.sampled(self.dev, &phase);
-        let model = Model { dev: self.dev, decoder: &decoder, acts };
+        let model = Model { dev: self.dev, decoder: &decoder, acts, sight: None };
         self.engine.run_from(model, request, begun, stop, Samples::to_write(&mut self.samples))
     }
 
     /// Calls `body` with the engine's live form: phase Rollout, until it returns.
     pub fn live<T>(&mut self, of: &BoundModel<'a>, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         let (_phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
-        let model = Model { dev: self.dev, decoder: of.decoder(), acts };
+        let model = Model { dev: self.dev, decoder: of.decoder(), acts, sight: None };
         body(Live::new(model, &mut self.engine, Samples::to_write(&mut self.samples)))
     }
 }

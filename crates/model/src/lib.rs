@@ -36,7 +36,9 @@ pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backwa
 pub use cache_index::CacheIndex;
 pub use decoder::{Decoder, Layers, Way};
 pub use forward::{advance, draw, draw_runs, head, head_listed, head_top, layers, upload_keys, values};
-pub use images::{ImageIndex, ImageLimits, ImageRegions, Images, TextImage, images_layout, text_places};
+pub use images::{
+    ImageIndex, ImageLimits, ImageRegions, Images, TextImage, TextPlaces, images_layout, place_rows,
+};
 pub use load::{RandomWeights, STAGING_BYTES_MIN, load};
 pub use params::{CodesAt, Param, ParamTable, Part};
 pub use parts::delta::places::places_for;

@@ -20,6 +20,8 @@ use plimsoll_memory::Buf;
 pub struct PassIndex {
     pub ids: Vec<u32>,
     pub positions: Vec<u32>,
+    /// [M, 3] places (time, height, width), where images may be among the rows; else empty.
+    pub places: Vec<u32>,
     /// [S, 5], see `plimsoll_device::Batch`.
     pub segments: Vec<u32>,
     /// [R] rows that go through the head.
@@ -54,8 +56,14 @@ impl PassIndex {
 
     /// Empties the arrays and keeps their capacity.
     pub fn clear(&mut self) {
-        let own =
-            [&mut self.ids, &mut self.positions, &mut self.segments, &mut self.head_rows, &mut self.targets];
+        let own = [
+            &mut self.ids,
+            &mut self.positions,
+            &mut self.places,
+            &mut self.segments,
+            &mut self.head_rows,
+            &mut self.targets,
+        ];
         own.into_iter().chain(self.caches.iter_mut().flat_map(CacheIndex::arrays)).for_each(Vec::clear);
         self.keys_max = 0;
     }

@@ -80,7 +80,7 @@ impl Engine {
                 first_sample_id: 0,
                 numbers: &[],
             };
-            let run = Run { pipeline, model: Model { dev, decoder, acts }, request: &request };
+            let run = Run { pipeline, model: Model { dev, decoder, acts, sight: None }, request: &request };
             for rows in rehearsal_sizes(&limits, self.limits.keys()) {
                 let heads = rows.min(limits.head_rows);
                 self.index.rehearse(&limits, rows, self.limits.keys(), heads);
@@ -129,7 +129,7 @@ impl Engine {
             let s = *samples.get(row).unwrap_or(&samples[0]);
             push_key(&mut self.keys, run.request.sample_id(s), out.ids(s).len());
         }
-        let pass = Pass::upload(run.model.dev, run.model.acts, &self.index);
+        let pass = self.upload(run.model);
         upload_keys(run.model.dev, &pass, &self.keys);
         pass
     }

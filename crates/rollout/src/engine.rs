@@ -5,9 +5,13 @@ use crate::ends::DrawnEnds;
 use crate::limits::{EngineLimits, OnFull};
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
+use plimsoll_arch::SightSpec;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
-use plimsoll_model::{Activations, Decoder, Pass, PassIndex, draw_runs, layers, upload_keys};
+use plimsoll_model::{
+    Activations, Decoder, ImageIndex, ImageRegions, Images, Pass, PassIndex, TextImage, TextPlaces,
+    draw_runs, layers, upload_keys,
+};
 use serde::{Deserialize, Serialize};
 
 /// Decides when a response ends, in addition to end-of-text and length; implemented where there is text.
@@ -107,6 +111,17 @@ pub struct Model<'m, 'a, 'p> {
     pub dev: &'m dyn Device,
     pub decoder: &'m Decoder<'a>,
     pub acts: Activations<'p>,
+    /// The images that prompts name, if the model takes such.
+    pub sight: Option<Sight<'m, 'p>>,
+}
+
+/// Images that prompts name: those that there are, and what the tower gave for them.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight<'m, 'p> {
+    pub spec: &'m SightSpec,
+    pub regions: ImageRegions<'p>,
+    /// By their first vectors, ascending.
+    pub images: &'m [TextImage],
 }
 
 /// The rollout engine. Its vectors are allocated once and never grow.
@@ -124,6 +139,8 @@ pub struct Engine {
     answer: Vec<u32>,
     /// Where responses end besides where they end by themselves, for measuring.
     drawn_ends: Option<DrawnEnds>,
+    /// Rows of the pass that are vectors of images.
+    vectors: ImageIndex,
 }
 
 impl Engine {
@@ -141,7 +158,22 @@ impl Engine {
             ended: Vec::with_capacity(rows),
             answer: Vec::new(),
             drawn_ends: None,
+            vectors: ImageIndex::default(),
         }
+    }
+
+    /// Makes room for prompts with images.
+    pub fn take_images(&mut self) {
+        let (rows, prompt) = (self.limits.pass().rows, self.limits.prompt_tokens);
+        self.index.places.reserve_exact(3 * rows);
+        self.vectors = ImageIndex::with_capacity(rows);
+        self.schedule.places = (0..self.limits.samples).map(|_| TextPlaces::with_capacity(prompt)).collect();
+    }
+
+    /// Returns the heap bytes that `take_images` adds.
+    pub fn image_bytes(limits: &EngineLimits) -> u64 {
+        let of_groups = limits.samples * (12 * limits.prompt_tokens + size_of::<TextPlaces>());
+        (20 * limits.pass().rows + of_groups) as u64
     }
 
     /// Ends responses at lengths of a distribution as well, for measuring with a model that does not end them.
@@ -170,13 +202,12 @@ impl Engine {
         stop: &mut dyn StopCondition,
         out: &mut Samples,
     ) -> Result<RolloutStats> {
-        self.begin(request, out)?;
-        self.draw(Model { dev, decoder, acts }, request, stop, out)
+        self.run_from(Model { dev, decoder, acts, sight: None }, request, &[], stop, out)
     }
 
-    /// Samples as `run` does, from where each response has come to; `begun`: an entry a sample.
+    /// Samples as `run` does, from where each response has come to; `begun`: an entry a sample, or none if all are new.
     ///
-    /// Errors: as `run`.
+    /// Errors: as `run`; `image-rows-incomplete`.
     pub fn run_from(
         &mut self,
         model: Model<'_, '_, '_>,
@@ -185,8 +216,9 @@ impl Engine {
         stop: &mut dyn StopCondition,
         out: &mut Samples,
     ) -> Result<RolloutStats> {
-        self.begin(request, out)?;
-        assert_eq!(begun.len(), request.prompts.len() * request.group_size, "an entry a sample");
+        self.begin(model, request, out)?;
+        let samples = request.prompts.len() * request.group_size;
+        assert!(begun.is_empty() || begun.len() == samples, "an entry a sample");
         for (s, begun) in begun.iter().enumerate() {
             match *begun {
                 SoFar::Tokens { ids, logprobs } => out.go_on(s, ids, logprobs),
@@ -197,8 +229,12 @@ impl Engine {
         self.draw(model, request, stop, out)
     }
 
-    fn begin(&mut self, request: &Request<'_>, out: &mut Samples) -> Result<()> {
+    fn begin(&mut self, model: Model<'_, '_, '_>, request: &Request<'_>, out: &mut Samples) -> Result<()> {
         self.check(request)?;
+        let images = model.sight.map_or(&[][..], |sight| sight.images);
+        for (places, prompt) in self.schedule.places.iter_mut().zip(request.prompts) {
+            places.fill(prompt, model.decoder.spec.vocab, images)?;
+        }
         out.reset(request.prompts.len() * request.group_size);
         self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
         Ok(())
@@ -252,13 +288,14 @@ impl Engine {
     /// Errors: those of the device.
     pub(crate) fn pass(
         &mut self,
-        Model { dev, decoder, acts }: Model<'_, '_, '_>,
+        model: Model<'_, '_, '_>,
         runs: &[(usize, Sampling)],
         id_of: impl Fn(usize) -> u64,
         out: &Samples,
         stats: &mut RolloutStats,
     ) -> Result<()> {
-        let pass = Pass::upload(dev, acts, &self.index);
+        let (dev, decoder) = (model.dev, model.decoder);
+        let pass = self.upload(model);
         layers(dev, decoder, &pass);
         self.keys.clear();
         for &s in &self.schedule.head_samples {
@@ -272,6 +309,16 @@ impl Engine {
         stats.passes += 1;
         stats.rows += self.index.ids.len() as u64;
         dev.check()
+    }
+
+    /// Uploads the scheduled rows.
+    pub(crate) fn upload<'p>(&mut self, model: Model<'_, '_, 'p>) -> Pass<'p> {
+        let Model { dev, decoder, acts, sight } = model;
+        let Some(sight) = sight else { return Pass::upload(dev, acts, &self.index) };
+        self.vectors.take(&mut self.index, sight.spec, decoder.spec.vocab);
+        let (index, table) = ((&self.vectors, &*self.index.places), sight.regions.vectors);
+        let images = Images::upload(dev, &sight.regions, index, sight.spec.axes, table, None);
+        Pass::upload(dev, acts, &self.index).with_images(images)
     }
 
     /// Takes the answers that have come; with `wait` at least one.

@@ -15,7 +15,7 @@ mod samples;
 mod schedule;
 
 pub use ends::DrawnEnds;
-pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, SoFar, StopCondition};
+pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, Sight, SoFar, StopCondition};
 pub use group_times::GroupTimes;
 pub use lengths::{Lengths, deal};
 pub use limits::{EngineLimits, OnFull, layout};

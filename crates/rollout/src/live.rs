@@ -69,6 +69,8 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let heads = limits.pass().head_rows;
         // A prompt may be as long as a sequence.
         limits.check(limits.context());
+        // Prompts that come and go have no images.
+        engine.schedule.places.clear();
         engine.schedule.begin_slots();
         out.reset(limits.samples);
         let slot = Slot { sample_id: 0, max_new_tokens: 0, sampling: GREEDY, ends: Vec::new() };

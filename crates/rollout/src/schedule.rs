@@ -19,7 +19,7 @@ use crate::{EngineLimits, OnFull, Samples};
 use held::{Pools, SequenceUnits, Span};
 use plimsoll_arch::{Cache, Extent};
 use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE};
-use plimsoll_model::PassIndex;
+use plimsoll_model::{PassIndex, TextPlaces};
 
 /// A prompt and the blocks of its keys.
 #[derive(Debug, Default)]
@@ -98,6 +98,8 @@ pub(crate) struct Schedule {
     pub(crate) preemptions: u64,
     /// Sample of each head row of the current pass.
     pub(crate) head_samples: Vec<usize>,
+    /// Places of each group's rows, if images may be among them; else empty.
+    pub(crate) places: Vec<TextPlaces>,
 }
 
 impl Schedule {
@@ -126,6 +128,7 @@ impl Schedule {
             promised: Count::default(),
             preemptions: 0,
             head_samples: Vec::with_capacity(limits.sequences),
+            places: Vec::new(),
         }
     }
 
@@ -283,7 +286,7 @@ impl Schedule {
         let first = group.computed.min(prompt.len() - 1);
         let rows = (prompt.len() - first).min(room);
         let segment = Segment { first_position: first, tokens: &prompt[first..first + rows] };
-        segment.push(index);
+        segment.push(self.places.get(g), index);
         let end = group.held.end();
         for cache in self.limits.caches.each() {
             let (span, to) = (group.held.of_mut(cache), &mut index.caches[cache.index()]);
@@ -314,7 +317,7 @@ impl Schedule {
         let rows = (tokens.len() - first).min(room);
         let segment =
             Segment { first_position: group.prompt_tokens + first, tokens: &tokens[first..first + rows] };
-        segment.push(index);
+        segment.push(self.places.get(sequence.group), index);
         let end = sequence.held.end();
         for cache in self.limits.caches.each() {
             let to = &mut index.caches[cache.index()];
@@ -364,14 +367,18 @@ struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Adds the rows and the segment's record; the caller adds their places in each cache.
-    fn push(&self, index: &mut PassIndex) {
+    /// Adds the rows, with their places if they have such, and the segment's record; the caller adds their places in
+    /// each cache.
+    fn push(&self, places: Option<&TextPlaces>, index: &mut PassIndex) {
         let rows = self.tokens.len() as u32;
         let table = index.caches[Cache::PAGED].tables.len() as u32;
         let record = [index.ids.len() as u32, rows, self.first_position as u32, table, NO_PARENT];
         index.segments.extend_from_slice(&record);
         index.ids.extend_from_slice(self.tokens);
         index.positions.extend(self.positions().map(|position| position as u32));
+        if let Some(places) = places {
+            index.places.extend(self.positions().flat_map(|position| places.at(position)));
+        }
     }
 
     fn positions(&self) -> std::ops::Range<usize> {

@@ -3,6 +3,7 @@
 use crate::pass::PassIndex;
 use plimsoll_arch::{SightSpec, image_places};
 use plimsoll_base::{Error, Result};
+use plimsoll_device::{NO_PARENT, SEGMENT_FIELDS};
 
 /// An image in a text: vectors `first..first + rows * columns` of the table, row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,38 +13,66 @@ pub struct TextImage {
     pub columns: u32,
 }
 
-/// Returns the places (time, height, width) of a sequence's rows, and the place of the next token minus the number of
-/// rows, which is 0 or less. `ids`: numbers of rows, from `vocab` on of vectors; `images`: those of the sequence, in
-/// order. A token has three equal numbers.
-///
-/// Errors: `image-rows-incomplete` if rows of vectors are not those of whole images in order.
-/// Source: transformers `Qwen3VLModel.get_rope_index`.
-pub fn text_places(ids: &[u32], vocab: u32, images: &[TextImage]) -> Result<(Vec<[u32; 3]>, i64)> {
-    let (mut places, mut next, mut images) = (Vec::with_capacity(ids.len()), 0, images.iter());
-    let mut at = 0;
-    while at < ids.len() {
-        let Some(vector) = ids[at].checked_sub(vocab) else {
-            places.push([next; 3]);
-            (at, next) = (at + 1, next + 1);
-            continue;
-        };
-        let image = images.next().ok_or_else(|| incomplete(at, vector, "no image is left"))?;
-        let count = image.rows as usize * image.columns as usize;
-        let rows = &ids[at..ids.len().min(at.saturating_add(count))];
-        let is_whole = rows.len() == count
-            && rows.iter().zip(image.first..).all(|(id, vector)| id.checked_sub(vocab) == Some(vector));
-        if !is_whole || count == 0 {
-            let what = format!("its image has vectors {} to {}", image.first, image.first as usize + count);
-            return Err(incomplete(at, vector, &what));
+/// The places (time, height, width) of a text's rows: those of its beginning, and from `next` on a token after the
+/// other, with three equal numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TextPlaces {
+    begins: Vec<[u32; 3]>,
+    next: u32,
+}
+
+impl TextPlaces {
+    /// Returns places with room for a beginning of `rows`, so that `fill` never allocates.
+    pub fn with_capacity(rows: usize) -> TextPlaces {
+        TextPlaces { begins: Vec::with_capacity(rows), next: 0 }
+    }
+
+    /// Returns the places of a text that begins with `ids`, see `fill`.
+    ///
+    /// Errors: `image-rows-incomplete`.
+    pub fn of(ids: &[u32], vocab: u32, images: &[TextImage]) -> Result<TextPlaces> {
+        let mut places = TextPlaces::with_capacity(ids.len());
+        places.fill(ids, vocab, images)?;
+        Ok(places)
+    }
+
+    /// Takes a text that begins with `ids`: numbers of rows, from `vocab` on of vectors. `images`: those that there
+    /// are, by their first vectors, ascending.
+    ///
+    /// Errors: `image-rows-incomplete` if rows of vectors are not those of whole images.
+    /// Source: transformers `Qwen3VLModel.get_rope_index`.
+    pub fn fill(&mut self, ids: &[u32], vocab: u32, images: &[TextImage]) -> Result<()> {
+        self.begins.clear();
+        let (mut at, mut next) = (0, 0);
+        while at < ids.len() {
+            let Some(vector) = ids[at].checked_sub(vocab) else {
+                self.begins.push([next; 3]);
+                (at, next) = (at + 1, next + 1);
+                continue;
+            };
+            let found = images.binary_search_by_key(&vector, |image| image.first);
+            let image = found.map_err(|_| incomplete(at, vector, "no image begins with it"))?;
+            let TextImage { rows, columns, .. } = images[image];
+            let count = rows as usize * columns as usize;
+            let own = &ids[at..ids.len().min(at.saturating_add(count))];
+            let follows = |(id, vector): (&u32, u32)| id.checked_sub(vocab) == Some(vector);
+            if count == 0 || own.len() != count || !own.iter().zip(vector..).all(follows) {
+                let what = format!("its image has vectors {vector} to {}", vector as usize + count);
+                return Err(incomplete(at, vector, &what));
+            }
+            let (own, after) = image_places(next, rows, columns);
+            self.begins.extend(own);
+            (at, next) = (at + count, after);
         }
-        let (own, after) = image_places(next, image.rows, image.columns);
-        places.extend(own);
-        (at, next) = (at + count, after);
+        self.next = next;
+        Ok(())
     }
-    if let Some(image) = images.next() {
-        return Err(incomplete(at, image.first, "the text ends before its image"));
+
+    /// Returns the place of a row.
+    pub fn at(&self, row: usize) -> [u32; 3] {
+        let after = row.wrapping_sub(self.begins.len()) as u32;
+        self.begins.get(row).copied().unwrap_or([self.next.wrapping_add(after); 3])
     }
-    Ok((places, i64::from(next) - ids.len() as i64))
 }
 
 fn incomplete(row: usize, vector: u32, what: &str) -> Error {
@@ -51,29 +80,53 @@ fn incomplete(row: usize, vector: u32, what: &str) -> Error {
         .hint("cut a prompt before or after an image, never inside of one")
 }
 
-/// Rows of a pass that are vectors, and the places of all rows.
+/// Rows of a pass that are vectors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ImageIndex {
     /// [I], ascending.
     pub rows: Vec<u32>,
     /// [I]
     pub which: Vec<u32>,
-    /// [M, 3]
-    pub places: Vec<u32>,
 }
 
 impl ImageIndex {
-    /// Takes rows that are vectors out of a pass: their ids become the image's token. `places`: those of all rows.
-    pub fn take(index: &mut PassIndex, sight: &SightSpec, vocab: u32, places: &[[u32; 3]]) -> ImageIndex {
-        assert_eq!(index.ids.len(), places.len(), "a place for each row");
-        let mut images = ImageIndex { places: places.as_flattened().to_vec(), ..ImageIndex::default() };
+    /// Returns empty arrays with room for `rows`.
+    pub fn with_capacity(rows: usize) -> ImageIndex {
+        ImageIndex { rows: Vec::with_capacity(rows), which: Vec::with_capacity(rows) }
+    }
+
+    /// Takes rows that are vectors out of a pass: their ids become the image's token.
+    pub fn take(&mut self, index: &mut PassIndex, sight: &SightSpec, vocab: u32) {
+        self.rows.clear();
+        self.which.clear();
         for (row, id) in index.ids.iter_mut().enumerate().filter(|(_, id)| **id >= vocab) {
-            images.rows.push(row as u32);
-            images.which.push(*id - vocab);
+            self.rows.push(row as u32);
+            self.which.push(*id - vocab);
             *id = sight.image_token;
         }
-        images
     }
+}
+
+/// Gives the rows of a pass their places: each segment without a parent is a whole text, or the beginning of those of
+/// its children. `images` as in `TextPlaces::fill`.
+///
+/// Errors: `image-rows-incomplete`.
+pub fn place_rows(index: &mut PassIndex, vocab: u32, images: &[TextImage]) -> Result<()> {
+    let mut of_texts: Vec<(u32, TextPlaces)> = Vec::new();
+    let mut places = Vec::with_capacity(3 * index.ids.len());
+    for segment in index.segments.as_chunks::<SEGMENT_FIELDS>().0 {
+        let [first, rows, position, _, parent] = *segment;
+        let ids = &index.ids[first as usize..][..rows as usize];
+        if parent == NO_PARENT {
+            assert_eq!(position, 0, "a text from its beginning");
+            of_texts.push((first, TextPlaces::of(ids, vocab, images)?));
+        }
+        let root = if parent == NO_PARENT { first } else { parent };
+        let text = of_texts.iter().rev().find(|(row, _)| *row == root).expect("a parent comes first");
+        places.extend((position..position + rows).flat_map(|row| text.1.at(row as usize)));
+    }
+    index.places = places;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -83,12 +136,11 @@ mod tests {
     #[test]
     fn tokens_after_an_image_follow_its_longer_side() {
         let image = TextImage { first: 4, rows: 2, columns: 3 };
-        let ids = [1, 104, 105, 106, 107, 108, 109, 2];
-        let (places, delta) = text_places(&ids, 100, &[image]).unwrap();
-        assert_eq!(places[1..4], [[1, 1, 1], [1, 1, 2], [1, 1, 3]]);
-        assert_eq!((places[6], places[7], delta), ([1, 2, 3], [4, 4, 4], -3));
-        let (plain, delta) = text_places(&[1, 2, 3], 100, &[]).unwrap();
-        assert_eq!((plain, delta), (vec![[0; 3], [1; 3], [2; 3]], 0));
+        let places = TextPlaces::of(&[1, 104, 105, 106, 107, 108, 109, 2], 100, &[image]).unwrap();
+        let of = |rows: std::ops::Range<usize>| rows.map(|row| places.at(row)).collect::<Vec<_>>();
+        assert_eq!(of(0..4), [[0; 3], [1, 1, 1], [1, 1, 2], [1, 1, 3]]);
+        assert_eq!(of(6..10), [[1, 2, 3], [4; 3], [5; 3], [6; 3]]);
+        assert_eq!(TextPlaces::of(&[1, 2, 3], 100, &[]).unwrap().at(9), [9; 3]);
     }
 
     #[test]
@@ -99,10 +151,26 @@ mod tests {
             (&[100, 1, 101], &[image]),
             (&[101, 100], &[image]),
             (&[100, 101], &[]),
-            (&[1], &[image]),
-            (&[100, 101, 100], &[image]),
+            (&[100, 101, 101], &[image]),
         ] {
-            assert_eq!(text_places(ids, 100, images).unwrap_err().slug, "image-rows-incomplete", "{ids:?}");
+            assert_eq!(
+                TextPlaces::of(ids, 100, images).unwrap_err().slug,
+                "image-rows-incomplete",
+                "{ids:?}"
+            );
         }
+        // Twice the same one.
+        assert_eq!(TextPlaces::of(&[100, 101, 100, 101], 100, &[image]).unwrap().at(3), [2, 2, 3]);
+    }
+
+    #[test]
+    fn responses_go_on_from_their_own_prompts() {
+        let image = TextImage { first: 0, rows: 2, columns: 1 };
+        let mut index = PassIndex { ids: vec![7, 100, 101, 8, 9, 5, 8], ..PassIndex::default() };
+        index.segments =
+            [[0, 3, 0, 0, NO_PARENT], [3, 2, 3, 0, 0], [5, 1, 0, 0, NO_PARENT], [6, 1, 1, 0, 5]].concat();
+        place_rows(&mut index, 100, &[image]).unwrap();
+        let expect = [[0; 3], [1, 1, 1], [1, 2, 1], [3; 3], [4; 3], [0; 3], [1; 3]];
+        assert_eq!(index.places, expect.concat());
     }
 }

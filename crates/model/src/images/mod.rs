@@ -7,7 +7,7 @@
 mod index;
 mod regions;
 
-pub use index::{ImageIndex, TextImage, text_places};
+pub use index::{ImageIndex, TextImage, TextPlaces, place_rows};
 pub use regions::{ImageLimits, ImageRegions, images_layout};
 
 use crate::tower::VectorTable;
@@ -34,12 +34,12 @@ pub struct Images<'p> {
 }
 
 impl<'p> Images<'p> {
-    /// Uploads the index arrays of a pass. Panics if they exceed a limit. `vectors`: what the tower gave for the images
+    /// Uploads the index arrays of a pass. Panics if they exceed a limit. `places`: [M, 3], those of all rows; `vectors`: what the tower gave for the images
     /// of the pass; `d_vectors`: sums of their gradients, if the tower is trained.
     pub fn upload(
         dev: &dyn Device,
         regions: &ImageRegions<'p>,
-        index: &ImageIndex,
+        (index, places): (&ImageIndex, &[u32]),
         axes: RopeAxes,
         vectors: VectorTable<'p>,
         d_vectors: Option<VectorTable<'p>>,
@@ -48,7 +48,7 @@ impl<'p> Images<'p> {
         assert_eq!(count, index.which.len(), "a vector for each row");
         dev.write_u32(regions.rows, 0, &index.rows);
         dev.write_u32(regions.which, 0, &index.which);
-        dev.write_u32(regions.places, 0, &index.places);
+        dev.write_u32(regions.places, 0, places);
         let taken = regions.taken.slice(0, count * vectors.width);
         Images {
             vectors,
@@ -56,7 +56,7 @@ impl<'p> Images<'p> {
             rows: regions.rows.slice(0, count),
             which: regions.which.slice(0, count),
             taken,
-            places: regions.places.slice(0, index.places.len()),
+            places: regions.places.slice(0, places.len()),
             axes,
         }
     }

@@ -15,8 +15,8 @@ use plimsoll_model::tower::{
 };
 use plimsoll_model::{
     Activations, Decoder, Derivatives, ImageIndex, ImageLimits, ImageRegions, Images, Mode, ParamTable,
-    Params, Pass, PassIndex, PassLimits, Recompute, TextImage, activations_layout, advance, backward, draw,
-    head, images_layout, layers, load, rope, text_places, upload_keys,
+    Params, Pass, PassIndex, PassLimits, Recompute, TextImage, TextPlaces, activations_layout, advance,
+    backward, draw, head, images_layout, layers, load, rope, upload_keys,
 };
 use safetensors::SafeTensors;
 
@@ -196,7 +196,8 @@ impl<'a> Run<'a> {
             let ids = self.reference.numbers(&format!("seq{i}.input_ids"));
             let ids: Vec<u32> = ids.into_iter().map(number).collect();
             let own = if i == 0 { &images[..] } else { &[] };
-            let (places, delta) = text_places(&ids, vocab, own).unwrap();
+            let of_text = TextPlaces::of(&ids, vocab, own).unwrap();
+            let places: Vec<[u32; 3]> = (0..ids.len()).map(|row| of_text.at(row)).collect();
             if i == 0 {
                 let theirs = self.reference.numbers("seq0.positions");
                 let same = (0..3).all(|axis| {
@@ -206,7 +207,8 @@ impl<'a> Run<'a> {
                         .eq(theirs[axis * ids.len()..][..ids.len()].iter().copied())
                 });
                 assert!(same, "{places:?}, {theirs:?}");
-                assert_eq!(delta as u32, self.reference.numbers("seq0.rope_delta")[0]);
+                let delta = of_text.at(ids.len())[0].wrapping_sub(ids.len() as u32);
+                assert_eq!(delta, self.reference.numbers("seq0.rope_delta")[0]);
             }
             texts.places.extend(places);
             texts.ids.push(ids);
@@ -223,9 +225,10 @@ impl<'a> Run<'a> {
             *target = self.sight.image_token;
         }
         let images = places.map(|places| {
-            let taken = ImageIndex::take(&mut index, self.sight, vocab, places);
-            let (of, axes) = (&self.images, self.sight.axes);
-            Images::upload(self.dev, of, &taken, axes, of.vectors, of.d_vectors)
+            let mut taken = ImageIndex::default();
+            taken.take(&mut index, self.sight, vocab);
+            let (of, axes, places) = (&self.images, self.sight.axes, places.as_flattened());
+            Images::upload(self.dev, of, (&taken, places), axes, of.vectors, of.d_vectors)
         });
         let pass = Pass::upload(self.dev, self.acts, &index);
         layers(self.dev, self.decoder, &images.map_or(pass, |images| pass.with_images(images)));
@@ -405,9 +408,10 @@ fn drawn(run: &Run<'_>) -> (Vec<u32>, Vec<f32>) {
         token[0]
     };
     let upload = |index: &mut PassIndex, places: &[[u32; 3]]| {
-        let taken = ImageIndex::take(index, run.sight, vocab, places);
-        let of = &run.images;
-        let images = Images::upload(run.dev, of, &taken, run.sight.axes, of.vectors, None);
+        let mut taken = ImageIndex::default();
+        taken.take(index, run.sight, vocab);
+        let (of, places) = (&run.images, places.as_flattened());
+        let images = Images::upload(run.dev, of, (&taken, places), run.sight.axes, of.vectors, None);
         let pass = Pass::upload(run.dev, run.acts, index).with_images(images);
         upload_keys(run.dev, &pass, &[0, 0, n as u32]);
         pass

@@ -101,7 +101,7 @@ impl World {
         let mut parts = self.harness.parts();
         let phase = parts.overlay.enter(Phase::Rollout);
         let acts = Activations::bind(&phase, Mode::Rollout { truncates: self.truncates }, self.limits.pass());
-        let model = Model { dev: parts.dev, decoder: &parts.decoder, acts };
+        let model = Model { dev: parts.dev, decoder: &parts.decoder, acts, sight: None };
         body(Live::new(model, engine, out))
     }
 }

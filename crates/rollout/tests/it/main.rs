@@ -5,6 +5,7 @@ mod common;
 
 mod exactness;
 mod golden_greedy;
+mod images;
 mod live;
 mod poison;
 mod turns;
