@@ -46,7 +46,7 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
     },
     FamilyPage {
         family: Family::Qwen3,
-        models: "Qwen3, dense; text of Qwen3-VL, dense",
+        models: "Qwen3, Qwen3-VL, dense",
         beyond: "norms of heads; windows as Qwen2",
     },
     FamilyPage {

@@ -8,7 +8,7 @@ use crate::gguf::model::{self, GgufTokenizer};
 use crate::source::{ADAPTER_CONFIG, Local, is_repo, of_run, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
-use crate::{builtin, mxfp4, safetensors_dir, sight, wrapped};
+use crate::{builtin, mxfp4, safetensors_dir, wrapped};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::Value;
@@ -50,7 +50,7 @@ pub struct OpenModel {
     pub encodings: Option<LayerEncodings>,
     pub(crate) files: Vec<Storage>,
     index: HashMap<String, usize>,
-    /// Its `config.json`, if it is of a model that takes images.
+    /// Its `config.json`, if it is of a model of text and images.
     pub(crate) seeing: Option<Value>,
     /// The tensors of its tower, under the names of the tower's table.
     pub(crate) tower_tensors: HashMap<String, TensorInfo>,
@@ -312,7 +312,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let generation = optional_json(&dir.join(GENERATION_CONFIG))?;
     let (spec, head) = model_from_config(&config, &config_path.display().to_string())?;
     let (files, tensors) = safetensors_dir::open_directory(dir)?;
-    let seeing = sight::is_of_seeing(&config).then(|| config.clone());
+    let seeing = config.get("vision_config").filter(|_| spec.is_wrapped).map(|_| config.clone());
     let of_tower = if seeing.is_some() { wrapped::tower_tensors(&tensors)? } else { Vec::new() };
     let tensors = if spec.is_wrapped { wrapped::text_tensors(tensors)? } else { tensors };
     let tensors = mxfp4::joined(tensors, is_in_mxfp4(&config), dir)?;

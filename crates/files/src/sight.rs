@@ -49,11 +49,6 @@ fn seeing(config: &Value) -> Option<&'static Seeing> {
     SEEING.iter().find(|row| row.model_type == model_type)
 }
 
-/// Returns whether a configuration is of a model whose tower is read.
-pub(crate) fn is_of_seeing(config: &Value) -> bool {
-    config.get("vision_config").is_some_and(Value::is_object) && seeing(config).is_some()
-}
-
 impl OpenModel {
     /// Returns what it has to take images, if it is a language model inside of a model of text and images; none for
     /// families whose towers are not read.

@@ -315,7 +315,7 @@ impl Engine {
     pub(crate) fn upload<'p>(&mut self, model: Model<'_, '_, 'p>) -> Pass<'p> {
         let Model { dev, decoder, acts, sight } = model;
         let Some(sight) = sight else { return Pass::upload(dev, acts, &self.index) };
-        self.vectors.take(&mut self.index, sight.spec, decoder.spec.vocab);
+        self.vectors.take(&mut self.index.ids, sight.spec, decoder.spec.vocab);
         let (index, table) = ((&self.vectors, &*self.index.places), sight.regions.vectors);
         let images = Images::upload(dev, &sight.regions, index, sight.spec.axes, table, None);
         Pass::upload(dev, acts, &self.index).with_images(images)

@@ -1,6 +1,6 @@
 //! How a language model takes images: the tower that makes its vectors, and where they are among its tokens.
 
-use crate::TowerSpec;
+use super::spec::TowerSpec;
 
 /// How the pairs of a rotated head take the three numbers of a row's place: time, height and width.
 ///

@@ -1,6 +1,6 @@
 //! The table of a tower's tensors, in the order of the flat buffer, with their names in files.
 
-use super::{PIXEL_CHANNELS, TowerMlp, TowerNorm, TowerSpec};
+use super::spec::{PIXEL_CHANNELS, TowerMlp, TowerNorm, TowerSpec};
 
 /// The prefix of a tower's tensors.
 pub const TOWER_PREFIX: &str = "model.visual.";

@@ -373,8 +373,7 @@ fn pairs_are_rotated_by_the_number_of_a_place_that_they_take() {
             for (i, got) in got.iter().enumerate() {
                 for (at, x) in got.iter().enumerate() {
                     // Values of dqkv are not rotated: any axis gives them.
-                    let within = at % d;
-                    let pair = if within < width { within % (width / 2) } else { 0 };
+                    let pair = if at % d < width { at % d % (width / 2) } else { 0 };
                     let want = of_axes[axes.of(pair as u32)][i][at];
                     assert_eq!(x.to_bits(), want.to_bits(), "{isa:?} {d}: element {at} of {i}");
                 }

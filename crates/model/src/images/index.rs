@@ -1,6 +1,5 @@
 //! Index arrays of images among rows of text, made on the host.
 
-use crate::pass::PassIndex;
 use plimsoll_arch::{SightSpec, image_places};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{NO_PARENT, SEGMENT_FIELDS};
@@ -95,11 +94,11 @@ impl ImageIndex {
         ImageIndex { rows: Vec::with_capacity(rows), which: Vec::with_capacity(rows) }
     }
 
-    /// Takes rows that are vectors out of a pass: their ids become the image's token.
-    pub fn take(&mut self, index: &mut PassIndex, sight: &SightSpec, vocab: u32) {
+    /// Takes rows that are vectors out of a pass's ids, which become the image's token.
+    pub fn take(&mut self, ids: &mut [u32], sight: &SightSpec, vocab: u32) {
         self.rows.clear();
         self.which.clear();
-        for (row, id) in index.ids.iter_mut().enumerate().filter(|(_, id)| **id >= vocab) {
+        for (row, id) in ids.iter_mut().enumerate().filter(|(_, id)| **id >= vocab) {
             self.rows.push(row as u32);
             self.which.push(*id - vocab);
             *id = sight.image_token;
@@ -107,16 +106,20 @@ impl ImageIndex {
     }
 }
 
-/// Gives the rows of a pass their places: each segment without a parent is a whole text, or the beginning of those of
-/// its children. `images` as in `TextPlaces::fill`.
+/// Appends the places of a pass's rows, three numbers each: a segment without a parent is a whole text, or the
+/// beginning of those of its children. `segments` as in `PassIndex`, `images` as in `TextPlaces::fill`.
 ///
 /// Errors: `image-rows-incomplete`.
-pub fn place_rows(index: &mut PassIndex, vocab: u32, images: &[TextImage]) -> Result<()> {
+pub fn place_rows(
+    (ids, segments): (&[u32], &[u32]),
+    vocab: u32,
+    images: &[TextImage],
+    places: &mut Vec<u32>,
+) -> Result<()> {
     let mut of_texts: Vec<(u32, TextPlaces)> = Vec::new();
-    let mut places = Vec::with_capacity(3 * index.ids.len());
-    for segment in index.segments.as_chunks::<SEGMENT_FIELDS>().0 {
+    for segment in segments.as_chunks::<SEGMENT_FIELDS>().0 {
         let [first, rows, position, _, parent] = *segment;
-        let ids = &index.ids[first as usize..][..rows as usize];
+        let ids = &ids[first as usize..][..rows as usize];
         if parent == NO_PARENT {
             assert_eq!(position, 0, "a text from its beginning");
             of_texts.push((first, TextPlaces::of(ids, vocab, images)?));
@@ -125,7 +128,6 @@ pub fn place_rows(index: &mut PassIndex, vocab: u32, images: &[TextImage]) -> Re
         let text = of_texts.iter().rev().find(|(row, _)| *row == root).expect("a parent comes first");
         places.extend((position..position + rows).flat_map(|row| text.1.at(row as usize)));
     }
-    index.places = places;
     Ok(())
 }
 
@@ -166,11 +168,11 @@ mod tests {
     #[test]
     fn responses_go_on_from_their_own_prompts() {
         let image = TextImage { first: 0, rows: 2, columns: 1 };
-        let mut index = PassIndex { ids: vec![7, 100, 101, 8, 9, 5, 8], ..PassIndex::default() };
-        index.segments =
-            [[0, 3, 0, 0, NO_PARENT], [3, 2, 3, 0, 0], [5, 1, 0, 0, NO_PARENT], [6, 1, 1, 0, 5]].concat();
-        place_rows(&mut index, 100, &[image]).unwrap();
+        let ids = [7, 100, 101, 8, 9, 5, 8];
+        let segments = [[0, 3, 0, 0, NO_PARENT], [3, 2, 3, 0, 0], [5, 1, 0, 0, NO_PARENT], [6, 1, 1, 0, 5]].concat();
+        let mut places = Vec::new();
+        place_rows((&ids, &segments), 100, &[image], &mut places).unwrap();
         let expect = [[0; 3], [1, 1, 1], [1, 2, 1], [3; 3], [4; 3], [0; 3], [1; 3]];
-        assert_eq!(index.places, expect.concat());
+        assert_eq!(places, expect.concat());
     }
 }

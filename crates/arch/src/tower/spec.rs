@@ -1,0 +1,136 @@
+//! The sizes of a tower, and what its parts may be.
+//!
+//! Legend: h hidden, f feed-forward, p pixels of a patch's side, s patches of a token's side.
+
+use crate::{Gate, LayerSet};
+
+/// Maximum sets of features that a tower gives in addition to its output.
+pub const DEEP_FEATURES_MAX: usize = 4;
+/// Colours of a pixel.
+pub const PIXEL_CHANNELS: u32 = 3;
+
+/// Activation function of an MLP without gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    /// x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2.
+    Tanh,
+    /// x (1 + erf(x / sqrt 2)) / 2.
+    Erf,
+}
+
+/// The norms of a tower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TowerNorm {
+    /// Mean and variance, with a weight and a bias.
+    Layer,
+    /// The root of the mean square, with a weight.
+    Rms,
+}
+
+/// The feed-forward part of a tower's layer; its products have biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TowerMlp {
+    /// Two products with an activation between them.
+    Plain(Gelu),
+    /// Three products, one of which gates another.
+    Gated(Gate),
+}
+
+/// Layers that see a part of an image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TowerWindow {
+    /// Side of a window in pixels.
+    pub pixels: u32,
+    /// The layers whose rows see the whole image.
+    pub whole: LayerSet,
+}
+
+/// The sizes of a tower.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TowerSpec {
+    /// Number of layers.
+    pub depth: u32,
+    /// h: width of a row.
+    pub hidden: u32,
+    /// Attention heads; each has its own key.
+    pub heads: u32,
+    /// f: width of the feed-forward part.
+    pub ffn: u32,
+    /// p: side of a patch in pixels.
+    pub patch: u32,
+    /// s: patches of a token's side; s^2 rows become one vector.
+    pub merge: u32,
+    /// Frames of a patch; an image is as many equal ones.
+    pub frames: u32,
+    /// Width of the vectors that it gives: that of the text's residual stream.
+    pub out: u32,
+    /// Side of the square of learned positions; none if there are none.
+    pub positions: Option<u32>,
+    /// True if the product of patches has a bias.
+    pub patch_bias: bool,
+    /// The norms of layers and mergers.
+    pub norm: TowerNorm,
+    /// Epsilon of the norms.
+    pub eps: f32,
+    /// The feed-forward part of each layer.
+    pub mlp: TowerMlp,
+    /// Windows; none if all layers see whole images.
+    pub window: Option<TowerWindow>,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Layers after which a merger of its own gives further features, ascending.
+    pub deep: DeepLayers,
+}
+
+/// The layers of a tower that give further features, ascending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeepLayers {
+    layers: [u32; DEEP_FEATURES_MAX],
+    count: usize,
+}
+
+impl DeepLayers {
+    /// Collects layers. None if there are more than `DEEP_FEATURES_MAX`, or if they do not ascend.
+    pub fn of(layers: &[u32]) -> Option<DeepLayers> {
+        let mut all = DeepLayers { count: layers.len(), ..DeepLayers::default() };
+        all.layers.get_mut(..layers.len())?.copy_from_slice(layers);
+        layers.is_sorted_by(|a, b| a < b).then_some(all)
+    }
+
+    /// Returns the layers.
+    pub fn as_slice(&self) -> &[u32] {
+        &self.layers[..self.count]
+    }
+
+    /// Returns the number of a layer's features; none if it gives none.
+    pub fn index_of(&self, layer: u32) -> Option<usize> {
+        self.as_slice().iter().position(|&one| one == layer)
+    }
+}
+
+impl TowerSpec {
+    /// Returns the elements of a head.
+    pub const fn head_dim(&self) -> u32 {
+        self.hidden / self.heads
+    }
+
+    /// Returns the numbers of a patch: colours, frames and pixels.
+    pub const fn patch_elements(&self) -> u32 {
+        PIXEL_CHANNELS * self.frames * self.patch * self.patch
+    }
+
+    /// Returns the rows that become one vector.
+    pub const fn rows_per_vector(&self) -> u32 {
+        self.merge * self.merge
+    }
+
+    /// Returns the width of the rows that a merger joins.
+    pub const fn merged(&self) -> u32 {
+        self.hidden * self.rows_per_vector()
+    }
+
+    /// Returns the vectors of an image of `rows` times `columns` patches.
+    pub const fn vectors(&self, rows: u32, columns: u32) -> u32 {
+        rows / self.merge * (columns / self.merge)
+    }
+}
