@@ -15,6 +15,7 @@ pub const ALLOWED: &str = "
     env      <- base
     files    <- base arch
     text     <- base files
+    images   <- base
     worker   <- base memory
     reward   <- base memory worker
     collect  <- base memory files env worker
@@ -39,7 +40,7 @@ pub const ALLOWED: &str = "
     stacks   <- base arch
     launch   <- base
     python   <- base memory env worker collect
-    plimsoll <- base arch memory files text env reward collect ranks config plan run device devices doctor stacks launch serve infer rl agent bench
+    plimsoll <- base arch memory files text images env reward collect ranks config plan run device devices doctor stacks launch serve infer rl agent bench
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;
