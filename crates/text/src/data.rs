@@ -188,6 +188,16 @@ pub fn each_line_of(
 fn each_object(
     path: &Path,
     part: Part,
+    visit: impl FnMut(Map<String, Value>, Place) -> Result<()>,
+) -> Result<bool> {
+    each_object_with(path, part, None, visit)
+}
+
+/// Does what `each_object` does. The column `images` of a Parquet file may hold bytes.
+pub(crate) fn each_object_with(
+    path: &Path,
+    part: Part,
+    images: Option<&str>,
     mut visit: impl FnMut(Map<String, Value>, Place) -> Result<()>,
 ) -> Result<bool> {
     let (file, is_packed) = open(path)?;
@@ -200,7 +210,7 @@ fn each_object(
         Ok(if is_whole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     };
     if is_packed {
-        each_row(path, file, ROWS_MAX, |line, object| {
+        each_row(path, file, ROWS_MAX, images, |line, object| {
             // The length as JSON limits the work. It costs time itself, so it is not computed without a limit.
             let row_bytes =
                 if part.bytes == usize::MAX { 0 } else { Value::from(object.clone()).to_string().len() };

@@ -42,7 +42,7 @@ pub fn file_size(path: &Path) -> Result<FileSize> {
     }
     let again = file.try_clone().map_err(|err| missing(path, &err))?;
     let mut size = FileSize { reading: Bytes(reading(path, again)?), ..FileSize::default() };
-    each_row(path, file, ROWS_MAX, |_, object| {
+    each_row(path, file, ROWS_MAX, None, |_, object| {
         let row = Value::Object(object);
         let bytes = row.to_string().len() as u64 + 1;
         size.json.0 += bytes;

@@ -20,6 +20,7 @@ mod growth;
 mod guard;
 mod harmony;
 mod harmony_turns;
+mod images;
 mod jinja;
 mod labels;
 mod message;
@@ -46,6 +47,9 @@ pub use data_size::{FileSize, file_size};
 pub use files_to_save::files_to_save;
 pub use gguf::tables::gguf_tables;
 pub use guard::panic_becomes_an_error;
+pub use images::{
+    IMAGE_BYTES_MAX, ImageColumns, ImageFolder, ImageRow, ImageSource, each_prompt_with_images,
+};
 pub use labels::{LabelledRow, halves, load_labelled};
 pub use message::{BadPart, Message, joined_parts, read_calls};
 pub use pairs::{PairRow, PairTokens, load_pairs};

@@ -1,6 +1,7 @@
 //! Reads rows of a Parquet file as JSON objects: structs become objects, lists arrays, text strings. Holds one page of
 //! each column. Checks sizes first, since files are not trusted; a panic of the decoder becomes a named error.
 
+use crate::images::data_uri;
 use crate::parquet_pages::reading_bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
@@ -21,6 +22,8 @@ const MAGIC: &[u8; 4] = b"PAR1";
 const METADATA_BYTES_MAX: u64 = 64 << 20;
 /// Rows between the decoder and its reader.
 const ROWS_IN_FLIGHT: usize = 64;
+/// The same for rows with images, which take megabytes.
+const IMAGE_ROWS_IN_FLIGHT: usize = 2;
 
 /// Returns true if a file begins with Parquet's magic.
 pub(crate) fn is_parquet(file: &mut File) -> std::io::Result<bool> {
@@ -31,15 +34,18 @@ pub(crate) fn is_parquet(file: &mut File) -> std::io::Result<bool> {
 }
 
 /// Calls `visit` with each row and its number, from 1, until it breaks. Refuses a file of more than `rows_max` rows.
+/// The column `images` may hold bytes, which become data URIs.
 ///
 /// Errors: `data-bad-parquet`, those of `visit`.
 pub(crate) fn each_row(
     path: &Path,
     file: File,
     rows_max: usize,
+    images: Option<&str>,
     visit: impl FnMut(usize, Map<String, Value>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    decoding(path, |rows| read(file, rows_max, rows), visit).map(drop)
+    let in_flight = if images.is_some() { IMAGE_ROWS_IN_FLIGHT } else { ROWS_IN_FLIGHT };
+    decoding(path, in_flight, |rows| read(file, rows_max, images, rows), visit).map(drop)
 }
 
 /// Returns the most host bytes that reading the file takes, besides its rows.
@@ -47,7 +53,7 @@ pub(crate) fn each_row(
 /// Errors: `data-bad-parquet`.
 pub(crate) fn reading(path: &Path, file: File) -> Result<u64> {
     let mut bytes = 0;
-    decoding(path, |_| open(file).map(|(_, reading)| reading), |_, _| Ok(ControlFlow::Continue(())))
+    decoding(path, 1, |_| open(file).map(|(_, reading)| reading), |_, _| Ok(ControlFlow::Continue(())))
         .map(|found| bytes = found)?;
     Ok(bytes)
 }
@@ -55,11 +61,12 @@ pub(crate) fn reading(path: &Path, file: File) -> Result<u64> {
 /// Runs `work` in its own thread and `visit` in this one.
 fn decoding<T: Send>(
     path: &Path,
+    in_flight: usize,
     work: impl FnOnce(&SyncSender<Map<String, Value>>) -> std::result::Result<T, String> + Send,
     mut visit: impl FnMut(usize, Map<String, Value>) -> Result<ControlFlow<()>>,
 ) -> Result<T> {
     std::thread::scope(|scope| {
-        let (send, receive) = sync_channel(ROWS_IN_FLIGHT);
+        let (send, receive) = sync_channel(in_flight);
         let thread = std::thread::Builder::new().name(PARQUET_THREAD.into());
         let thread = thread.spawn_scoped(scope, move || work(&send)).map_err(|err| {
             Error::new("thread-not-started", format!("{}: no thread to read it: {err}", path.display()))
@@ -101,6 +108,7 @@ fn open(mut file: File) -> std::result::Result<(SerializedFileReader<File>, u64)
 fn read(
     file: File,
     rows_max: usize,
+    images: Option<&str>,
     rows: &SyncSender<Map<String, Value>>,
 ) -> std::result::Result<(), String> {
     let (reader, _) = open(file)?;
@@ -112,7 +120,7 @@ fn read(
     for group in 0..reader.num_row_groups() {
         let group = reader.get_row_group(group).map_err(|err| err.to_string())?;
         for row in group.get_row_iter(None).map_err(|err| err.to_string())? {
-            if rows.send(object(row.map_err(|err| err.to_string())?)?).is_err() {
+            if rows.send(object(row.map_err(|err| err.to_string())?, |name| images == Some(name))?).is_err() {
                 return Ok(());
             }
         }
@@ -120,16 +128,18 @@ fn read(
     Ok(())
 }
 
-fn object(row: Row) -> std::result::Result<Map<String, Value>, String> {
-    let one = |(name, field): (String, Field)| match json(field) {
+/// Converts a row or a struct. `is_binary` tells which fields may hold bytes.
+fn object(row: Row, is_binary: impl Fn(&str) -> bool) -> std::result::Result<Map<String, Value>, String> {
+    let one = |(name, field): (String, Field)| match json(field, is_binary(&name)) {
         Ok(value) => Ok((name, value)),
         Err(what) => Err(format!("column `{name}`: {what}")),
     };
     row.into_columns().into_iter().map(one).collect()
 }
 
-/// Converts a value. Numbers that JSON lacks become null, as in pandas; dates and times become text.
-fn json(field: Field) -> std::result::Result<Value, String> {
+/// Converts a value. Numbers that JSON lacks become null, as in pandas; dates and times become text, and so do bytes
+/// where they are expected.
+fn json(field: Field, is_binary: bool) -> std::result::Result<Value, String> {
     let float = |number: f64| Number::from_f64(number).map_or(Value::Null, Value::Number);
     Ok(match field {
         Field::Null => Value::Null,
@@ -148,19 +158,26 @@ fn json(field: Field) -> std::result::Result<Value, String> {
         Field::Str(text) => text.into(),
         Field::Bytes(bytes) => match std::str::from_utf8(bytes.data()) {
             Ok(text) => text.into(),
-            Err(_) => return Err("it holds bytes that are no text, such as images".into()),
+            Err(_) if is_binary => data_uri(bytes.data()),
+            Err(_) => {
+                return Err(
+                    "it holds bytes that are no text; if they are images, set data.images to it".into()
+                );
+            }
         },
-        Field::Group(row) => Value::Object(object(row)?),
-        Field::ListInternal(list) => {
-            list.elements().iter().map(|field| json(field.clone())).collect::<std::result::Result<_, _>>()?
-        }
+        Field::Group(row) => Value::Object(object(row, |_| is_binary)?),
+        Field::ListInternal(list) => list
+            .elements()
+            .iter()
+            .map(|field| json(field.clone(), is_binary))
+            .collect::<std::result::Result<_, _>>()?,
         Field::MapInternal(map) => {
             let entry = |(key, value): &(Field, Field)| {
-                let key = match json(key.clone())? {
+                let key = match json(key.clone(), false)? {
                     Value::String(text) => text,
                     other => other.to_string(),
                 };
-                Ok((key, json(value.clone())?))
+                Ok((key, json(value.clone(), is_binary)?))
             };
             Value::Object(map.entries().iter().map(entry).collect::<std::result::Result<_, String>>()?)
         }

@@ -2,6 +2,7 @@
 
 mod data;
 mod harmony;
+mod images;
 mod jinja;
 mod smollm2;
 mod spans;

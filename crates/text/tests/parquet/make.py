@@ -57,6 +57,17 @@ def main():
     pq.write_table(exact, HERE / "digits.parquet")
     pq.write_table(pa.table({"prompt": ["a"], "image": [b"\xff\xd8\xff"]}), HERE / "bytes.parquet")
     pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), HERE / "empty.parquet")
+    # As verl and `datasets.Image` have them: a list of {bytes, path}, and `<image>` in the text.
+    images = HERE.parents[2] / "images/tests/golden/files"
+    picture = lambda name: {"bytes": (images / name).read_bytes(), "path": name}
+    rows = [
+        {"prompt": [{"role": "user", "content": f"<image>What is in {name}?"}], "images": [picture(name)]}
+        for name in ("rgb.png", "q75_420.jpg")
+    ]
+    both = [picture("grey.jpg"), picture("lossy.webp")]
+    rows.append({"prompt": [{"role": "user", "content": "<image> or <image>?"}], "images": both})
+    rows.append({"prompt": [{"role": "user", "content": "No <image> here."}], "images": []})
+    pq.write_table(pa.Table.from_pylist(rows), HERE / "images.parquet", row_group_size=3)
 
 
 main()

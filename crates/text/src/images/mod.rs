@@ -1,0 +1,103 @@
+//! Rows with images, as TRL, verl, slime and ms-swift write them: a column names or holds the images, and the prompt
+//! says where they are. Here are only names and bytes; nothing is decoded.
+
+mod marks;
+mod place;
+mod source;
+
+pub use place::{IMAGE_BYTES_MAX, ImageFolder};
+pub use source::ImageSource;
+pub(crate) use source::data_uri;
+
+use crate::data::{Part, Place, Row, each_object_with, prompt_of, take};
+use marks::{Mark, marked};
+use plimsoll_base::{Error, Result};
+use serde_json::{Map, Value};
+use source::{source, sources};
+use std::path::Path;
+
+/// Most images of a row.
+const ROW_IMAGES_MAX: usize = 256;
+
+/// Where rows have their prompts and images.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageColumns<'a> {
+    /// The column with the prompt.
+    pub prompt: &'a str,
+    /// The column with one image or a list of them, which a row may lack.
+    pub images: &'a str,
+    /// What the model's chat template writes for an image.
+    pub placeholder: &'a str,
+}
+
+/// A row whose prompt has a placeholder for each image.
+#[derive(Clone, Debug)]
+pub struct ImageRow {
+    /// The file and the line, for errors.
+    pub place: String,
+    /// The prompt and the columns without the images.
+    pub row: Row,
+    /// The images in the order of their placeholders, or what is wrong with one. A number of images that is not that
+    /// of the placeholders is an error more.
+    pub images: Vec<Result<ImageSource>>,
+}
+
+/// Calls `visit` with each row of JSON lines or Parquet, with its images, and its index.
+///
+/// Errors: those of `each_prompt`; those of `visit`. What is wrong with images (`image-url`, `image-source-invalid`,
+/// `image-count`) is given to `visit`.
+pub fn each_prompt_with_images(
+    path: &Path,
+    columns: ImageColumns,
+    mut visit: impl FnMut(usize, ImageRow) -> Result<()>,
+) -> Result<()> {
+    let mut index = 0;
+    each_object_with(path, Part::WHOLE, Some(columns.images), |object, place| {
+        visit(index, image_row(object, columns, place)?)?;
+        index += 1;
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn image_row(mut object: Map<String, Value>, columns: ImageColumns, place: Place) -> Result<ImageRow> {
+    let words = place.words();
+    let named = sources(object.shift_remove(columns.images).unwrap_or(Value::Null));
+    let value = take(&mut object, columns.prompt, place)?;
+    let (value, marks) = marked(value, columns.placeholder, named.len());
+    let images = ordered(named, marks);
+    let prompt = prompt_of(value, columns.prompt, place)?;
+    let at = |(i, image): (usize, Result<ImageSource>)| {
+        image.map_err(|mut error| {
+            error.message = format!("{words}: image {}: {}", i + 1, error.message);
+            error
+        })
+    };
+    let images = images.into_iter().enumerate().map(at).collect();
+    Ok(ImageRow { place: words, row: Row { prompt, columns: object }, images })
+}
+
+/// Gives each mark of the prompt its image: what a part holds itself, else the next of the column.
+fn ordered(named: Vec<Result<ImageSource>>, marks: Vec<Mark>) -> Vec<Result<ImageSource>> {
+    let (count, places) = (named.len(), marks.iter().filter(|mark| matches!(mark, Mark::Next)).count());
+    let mut named = named.into_iter();
+    let mut images: Vec<Result<ImageSource>> = marks
+        .into_iter()
+        .filter_map(|mark| match mark {
+            Mark::Next => named.next(),
+            Mark::Own(part) => Some(source(part)),
+        })
+        .collect();
+    images.extend(named);
+    if count != places {
+        let message = format!("{places} places for {count} images of the column");
+        images.push(Err(Error::new("image-count", message).hint(
+            "write one <image>, or one part {\"type\": \"image\"}, for each image of the row, or none at all",
+        )));
+    }
+    if images.len() > ROW_IMAGES_MAX {
+        let message = format!("{} images; a row has at most {ROW_IMAGES_MAX}", images.len());
+        images = vec![Err(Error::new("image-count", message).hint("give the row fewer images"))];
+    }
+    images
+}
