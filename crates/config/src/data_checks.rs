@@ -1,4 +1,4 @@
-//! Checks of keys that say how the data is used: variables of the chat template.
+//! Checks of keys that say how the data is used: variables of the chat template, and images.
 
 use super::provenance::Provenance;
 use super::sections::Data;
@@ -22,6 +22,33 @@ pub(super) fn template_args(data: &Data, at: &Provenance) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Requires a column of images where other keys are about them, another than the prompt's, and an area of images.
+pub(super) fn images(data: &Data, at: &Provenance) -> Result<()> {
+    let refuse =
+        |key: &str, message: &str, hint: &str| Err(at.error("contradictory-keys", key, message).hint(hint));
+    let (min, max) = (data.image_pixels_min, data.image_pixels_max);
+    let asked = [
+        ("data.image_folder", data.image_folder.is_some()),
+        ("data.image_pixels_min", min.is_some()),
+        ("data.image_pixels_max", max.is_some()),
+    ];
+    match (&data.images, asked.iter().find(|(_, is_set)| *is_set)) {
+        (None, Some((key, _))) => {
+            let message = format!("`{key}` is about images, and data.images names no column with them");
+            refuse(key, &message, "set data.images = \"images\"")
+        }
+        (Some(column), _) if *column == data.prompt_column => {
+            let message = format!("data.images = \"{column}\" is the column with the prompt");
+            refuse("data.images", &message, "name the column with the images, or set data.prompt_column")
+        }
+        _ if min.zip(max).is_some_and(|(min, max)| min > max) => {
+            let message = "`data.image_pixels_min` is above data.image_pixels_max";
+            refuse("data.image_pixels_min", message, "exchange the two")
+        }
+        _ => Ok(()),
+    }
 }
 
 impl AnsweredPrompts {

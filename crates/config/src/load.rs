@@ -139,7 +139,7 @@ fn idle_on_cpu(run: &RunFile) -> impl Iterator<Item = String> {
 }
 
 /// Keys of `[data]` that say how the model of a run reads a row: with others it gets other tokens than in training.
-const ROWS_OF_RUN: [&str; 8] = [
+const ROWS_OF_RUN: [&str; 12] = [
     "prompt_column",
     "answer_column",
     "chat_template",
@@ -148,6 +148,10 @@ const ROWS_OF_RUN: [&str; 8] = [
     "answered",
     "ignore",
     "add_special_tokens",
+    "images",
+    "image_folder",
+    "image_pixels_min",
+    "image_pixels_max",
 ];
 
 /// Returns what the run file at `path` says of how its model reads a row.

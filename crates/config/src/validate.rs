@@ -287,9 +287,11 @@ fn data(data: &Data, at: &Provenance) -> Result<()> {
         sets.as_ref().map_or(Ok(()), |sets| super::sources::check(sets, key, weighted, at))?;
     }
     super::data_checks::template_args(data, at)?;
+    super::data_checks::images(data, at)?;
     pass_rates(data, at)?;
     for (key, text) in [
         ("data.pass_rate_column", data.pass_rate_column.as_deref()),
+        ("data.images", data.images.as_deref()),
         ("data.prompt_column", Some(data.prompt_column.as_str())),
         ("data.answer_column", Some(data.answer_column.as_str())),
     ] {

@@ -13,6 +13,7 @@ pub mod facts;
 pub mod generate;
 pub mod grading;
 pub mod hub;
+pub mod images;
 pub mod model_reward;
 pub mod models;
 pub mod phases;

@@ -1,5 +1,6 @@
 //! Evaluation sets of held-out prompts, or of what else has a row a prompt.
 
+use crate::images::{refuse_image_row, refuse_images};
 use crate::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_base::Result;
 use plimsoll_config::Data;
@@ -43,6 +44,7 @@ pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -
     let (mut items, mut answered) = (Vec::new(), AnsweredRows::new(text.rules.answered));
     let mut add = |i: usize, mut row: Row| {
         row.ignore(&text.rules.ignored);
+        refuse_image_row(&row, Path::new(name), data)?;
         if i < max && answered.admit(&mut row.prompt, i) {
             let item = text.item(row).map_err(|error| error.fact(format!("row {} of {name}", i + 1)))?;
             items.extend(limit.apply(item, name, i)?);
@@ -53,6 +55,7 @@ pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -
         let mut rows = Task::parse(name)?.test_rows().into_iter().enumerate();
         rows.try_for_each(|(i, row)| add(i, row))?;
     } else {
+        refuse_images(Path::new(name), data)?;
         each_prompt(Path::new(name), &data.prompt_column, add)?
     }
     answered.finish(Path::new(name))?;

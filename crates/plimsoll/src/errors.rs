@@ -46,7 +46,8 @@ pub fn install_panic_hook() {
     panic::set_hook(Box::new(|info| {
         // A library failed on a user's file; its caller names the file.
         let is_parquet = std::thread::current().name() == Some(plimsoll_text::PARQUET_THREAD);
-        if is_parquet || plimsoll_text::panic_becomes_an_error() {
+        let is_file = plimsoll_text::panic_becomes_an_error() || plimsoll_images::panic_becomes_an_error();
+        if is_parquet || is_file {
             return;
         }
         let payload = info.payload();

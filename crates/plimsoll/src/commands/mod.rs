@@ -22,6 +22,7 @@ mod launch_submit;
 pub(crate) mod layers;
 mod man;
 mod plan;
+mod plan_images;
 mod reproduce;
 mod serve;
 mod train;

@@ -1,6 +1,7 @@
 //! `plan RUN`: every region, the peak of each pool, the verdict, and changes that would make it fit.
 
 use super::layers::Sets;
+use super::plan_images;
 use crate::{errors, limits, output};
 use plimsoll_agent::collecting::{Stop, plan_env};
 use plimsoll_agent::plan::AgentPlan;
@@ -41,6 +42,7 @@ Examples:
   plimsoll plan runs/qwen2.5-7b-grpo.toml --card h100 --hosts 1,2,8,32,128 --ranks-per-host 8 --network 45GB/s
   plimsoll plan runs/qwen2.5-7b-grpo.toml --rent --price h100=2.1,h200=3.2
   plimsoll plan runs/first.toml --lengths lognormal:6,0.9
+  plimsoll plan run.toml --images --set data.images=images
   plimsoll plan --table --models qwen2.5-0.5b,qwen2.5-7b --limit host=64GiB
   plimsoll plan --svg measured.svg --run runs/out/first
   plimsoll plan runs/first.toml --limit host=8GiB --set train.micro_batch_tokens=4096")]
@@ -73,6 +75,9 @@ pub struct Args {
     /// directory of an earlier run.
     #[arg(long, value_name = "LENGTHS", conflicts_with_all = ["min", "table", "of_run", "rent"])]
     lengths: Option<String>,
+    /// Read, decode and count the images of the run's data instead: their tokens, the largest row, and what is wrong.
+    #[arg(long, conflicts_with_all = ["min", "table", "of_run", "rent", "card", "limit", "host_memory", "lengths", "explain", "svg", "ranks", "hosts"])]
+    images: bool,
     /// Show where each value came from and what was chosen for `auto`.
     #[arg(long)]
     explain: bool,
@@ -111,11 +116,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     if let Some(path) = args.run.as_deref().filter(|path| is_env_file(path)) {
         return plan_environments(args, path, quiet);
     }
-    let mut loaded = args.run.as_deref().map(|path| args.sets.load(path, quiet)).transpose()?;
-    if let Some(words) =
-        loaded.as_mut().map(|loaded| epochs::resolve_for_plan(&mut loaded.run)).transpose()?.flatten()
-    {
-        output::note(quiet, &words);
+    let loaded = load(args, quiet)?;
+    if let (true, Some(loaded)) = (args.images, &loaded) {
+        return plan_images::run(&RunSpec::new(&loaded.run), args.json, quiet);
     }
     if args.table {
         return print_grid(args, loaded.as_ref());
@@ -170,6 +173,17 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     }
     print_plan(args.json, object, &table, machine, settings)?;
     Ok(verdict(planned.refuse()))
+}
+
+/// Reads the run file, with the number of its steps. What counts images needs none.
+fn load(args: &Args, quiet: bool) -> Result<Option<Loaded>> {
+    let mut loaded = args.run.as_deref().map(|path| args.sets.load(path, quiet)).transpose()?;
+    let steps = loaded.as_mut().filter(|_| !args.images);
+    let words = steps.map(|loaded| epochs::resolve_for_plan(&mut loaded.run)).transpose()?.flatten();
+    if let Some(words) = words {
+        output::note(quiet, &words);
+    }
+    Ok(loaded)
 }
 
 /// Returns the lengths for which carried prompts are compared, if they are.

@@ -52,6 +52,7 @@ mod hostile;
 mod hosts;
 mod hub_data;
 mod hub_rows;
+mod images;
 mod import;
 mod import_objectives;
 mod import_scripts;

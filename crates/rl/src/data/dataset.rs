@@ -5,6 +5,7 @@ use crate::data::{labels, mixture::Mixture, pairs, supervised::sft_item};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, TrainOn, no_rows_to_filter};
+use plimsoll_infer::images::refuse_image_row;
 use plimsoll_infer::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_reward::column;
 use plimsoll_text::{
@@ -223,6 +224,7 @@ impl Set {
                 let mut answered = AnsweredRows::new(text.rules.answered);
                 each_prompt(path, &data.prompt_column, |i, mut row| {
                     row.ignore(&text.rules.ignored);
+                    refuse_image_row(&row, path, data)?;
                     let rate = pass_rate(&row, data, path, i)?;
                     if !is_wanted(rate, data) {
                         by_pass_rate += 1;

@@ -2,6 +2,7 @@
 
 use super::dataset::{is_wanted, pass_rate};
 use super::hub;
+use super::images;
 use super::session::limits_of_data;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, RunFile, RunSpec};
@@ -15,6 +16,7 @@ use std::path::Path;
 pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
     let Some(epochs) = run.train.epochs else { return Ok(None) };
     let spec = hub::localised(&RunSpec::new(run), true)?;
+    images::refuse(&spec)?;
     let sets = spec.data.prompts.as_ref().map_or(&[][..], |prompts| prompts.sets());
     let Some(set) = sets.first() else { return Ok(None) };
     let (path, mut rows) = (Path::new(&set.path), 0u64);

@@ -4,6 +4,7 @@
 use crate::data::dataset::{count_prompt, is_wanted, pass_rate, training_task};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{AnsweredPrompts, ColumnSearch, RunSpec};
+use plimsoll_infer::images::refuse_image_row;
 use plimsoll_infer::text::{Limit, RowRules, TextModel};
 use plimsoll_text::{AnsweredRows, FieldCounts, Part, Row, Task, first_prompts};
 use plimsoll_textenv::{Kind, RowsFrom, first_episode_rows};
@@ -116,6 +117,7 @@ impl FirstRows {
         let mut answered = AnsweredRows::new(rules.answered);
         let more = first_prompts(Path::new(path), &run.data.prompt_column, part, |i, mut row| {
             row.ignore(&rules.ignored);
+            refuse_image_row(&row, Path::new(path), &run.data)?;
             let rate = if is_training { pass_rate(&row, &run.data, Path::new(path), i)? } else { None };
             if is_wanted(rate, &run.data) && answered.admit(&mut row.prompt, i) {
                 let of_row = |error: Error| error.fact(format!("row {} of {path}", i + 1));

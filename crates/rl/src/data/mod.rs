@@ -4,6 +4,7 @@ pub mod dataset;
 pub mod epochs;
 mod first_rows;
 pub(crate) mod hub;
+pub mod images;
 pub(crate) mod labels;
 mod mixture;
 pub mod models;

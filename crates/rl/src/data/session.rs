@@ -7,7 +7,7 @@ use crate::data::first_rows::{first_rows, first_rows_of_episodes};
 use crate::data::models::{model_of_plan, other_models, other_models_of_plan, other_specs, trained_model};
 use crate::data::pairs;
 use crate::data::readers::unread_words;
-use crate::data::{hub, labels};
+use crate::data::{hub, images, labels};
 use crate::players::first_prompt_tokens;
 use crate::ranks;
 use crate::supply::apart::{self, share_of_trainers};
@@ -107,6 +107,7 @@ impl Session {
     }
 
     fn of_models(run: &RunSpec, mut model: OpenModel, others: PerRole<OpenModel>) -> Result<Session> {
+        images::refuse(run)?;
         let mut text = text_of(run, &model, &others)?;
         let learnt_end = text.turn_end().filter(|_| run.learns_from() == Some(LearnsFrom::Completions));
         // What is learnt to end with ends responses, in evaluations and in what is saved.
@@ -293,6 +294,7 @@ impl Known {
             let (facts, misspelt) = (session.facts, Vec::new());
             return Ok(Known { facts, rows, assumed, not_checked, unread, warnings, columns, misspelt });
         };
+        images::refuse(run)?;
         let (model, assumed_model) = model_of_plan(run)?;
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
         let facts = facts_of(run, &model, &others, prompt_tokens, eval_prompts, Bytes(0))?;
