@@ -49,7 +49,8 @@ pub fn run(target: &Target, options: &Options) -> Outcome {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let is_parquet = std::thread::current().name() == Some(plimsoll_text::PARQUET_THREAD);
-        if !is_parquet && !plimsoll_text::panic_becomes_an_error() {
+        let is_guarded = plimsoll_text::panic_becomes_an_error() || plimsoll_images::panic_becomes_an_error();
+        if !is_parquet && !is_guarded {
             usual(info);
         }
     }));

@@ -4,6 +4,7 @@ mod chat;
 mod checkpoint;
 mod data;
 mod grade;
+mod images;
 mod launch;
 mod log;
 mod model;
@@ -13,7 +14,7 @@ mod tokenizer;
 
 use crate::target::Target;
 
-pub static TARGETS: [Target; 15] = [
+pub static TARGETS: [Target; 17] = [
     chat::TARGET,
     tokenizer::TARGET,
     model::GGUF,
@@ -21,6 +22,8 @@ pub static TARGETS: [Target; 15] = [
     model::JSON,
     data::LINES,
     data::PARQUET,
+    images::FILES,
+    images::ROWS,
     run_file::TARGET,
     grade::SCHEMA,
     grade::LATEX,

@@ -169,7 +169,8 @@ mod tests {
     fn responses_go_on_from_their_own_prompts() {
         let image = TextImage { first: 0, rows: 2, columns: 1 };
         let ids = [7, 100, 101, 8, 9, 5, 8];
-        let segments = [[0, 3, 0, 0, NO_PARENT], [3, 2, 3, 0, 0], [5, 1, 0, 0, NO_PARENT], [6, 1, 1, 0, 5]].concat();
+        let segments =
+            [[0, 3, 0, 0, NO_PARENT], [3, 2, 3, 0, 0], [5, 1, 0, 0, NO_PARENT], [6, 1, 1, 0, 5]].concat();
         let mut places = Vec::new();
         place_rows((&ids, &segments), 100, &[image], &mut places).unwrap();
         let expect = [[0; 3], [1, 1, 1], [1, 2, 1], [3; 3], [4; 3], [0; 3], [1; 3]];

@@ -117,7 +117,8 @@ impl Asked {
             let batch = packer.pack(&all, first).unwrap();
             let (mut index, heads) = (batch.index.clone(), batch.head.to_vec());
             first = batch.sequences.end;
-            place_rows((&index.ids, &index.segments), parts.decoder.spec.vocab, &IMAGES, &mut index.places).unwrap();
+            place_rows((&index.ids, &index.segments), parts.decoder.spec.vocab, &IMAGES, &mut index.places)
+                .unwrap();
             taken.take(&mut index.ids, &self.sight, parts.decoder.spec.vocab);
             let (of, table) = ((&taken, &*index.places), regions.vectors);
             let images = Images::upload(parts.dev, &regions, of, self.sight.axes, table, None);
