@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The first is Mistral's and the second that of its models before v11; then DeepSeek V3's and that of V3.1; then
-//! Kimi K2's, and Gemma 4's (`calls_gemma`). A call that breaks off or is no JSON stays text, with its marks. Source: the models' chat templates, and
-//! vLLM's parsers of these names.
+//! Kimi K2's, and Gemma 4's (`calls_gemma`). A call that breaks off or is no JSON stays text, with its marks. Source:
+//! the models' chat templates, and vLLM's parsers of these names.
 
 use crate::calls_gemma;
 use crate::said::{Said, arguments_of, overlap, push_text, written_arguments};

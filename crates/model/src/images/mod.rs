@@ -34,8 +34,9 @@ pub struct Images<'p> {
 }
 
 impl<'p> Images<'p> {
-    /// Uploads the index arrays of a pass. Panics if they exceed a limit. `places`: [M, 3], those of all rows; `vectors`: what the tower gave for the images
-    /// of the pass; `d_vectors`: sums of their gradients, if the tower is trained.
+    /// Uploads the index arrays of a pass. Panics if they exceed a limit. `places`: [M, 3], those of all rows;
+    /// `vectors`: what the tower gave for the images of the pass; `d_vectors`: sums of their gradients, if the tower is
+    /// trained.
     pub fn upload(
         dev: &dyn Device,
         regions: &ImageRegions<'p>,
