@@ -1,11 +1,12 @@
-//! Launchers of `attention.cu`: causal attention over the paged cache, in decode, prefill and training.
+//! Launchers of `attention.cu`: attention over the paged cache, in decode, prefill and training, and over whole images.
 //!
 //! A row's bits are the same in all of them; which kernel runs is a matter of speed. Every segment has at least one
 //! row, so as many segments as rows have one each and are decoded: a block for each segment and key-value head, or,
 //! where those would be too few, for each of their chunks of 512 keys. Other segments are cut into tiles of rows. Heads
 //! of 256 elements have their own kernels, in `attention_wide.cu`, and so has attention over latents of 576 elements
 //! (`attention_latent.rs`). Heads of 64 elements with sinks have kernels of their own. Other head dimensions than 64,
-//! 128 and 256, or than 64 with sinks, f32, and capped scores take the plain kernel everywhere.
+//! 128 and 256, or than 64 with sinks, f32, and capped scores take the plain kernel everywhere. Rows that see whole
+//! segments take the same kernels: a number of keys is all that differs.
 
 use super::attention_shape::{
     BLOCK_ROWS, CHUNKED_BLOCKS_MAX, Shape, THREADS, TILE, UNIT, decode_chunks, panel_bytes, parts_bytes,
@@ -35,7 +36,7 @@ pub fn attention_scratch_bytes(rows: u64, heads: u64, kv_heads: u64, head_dim: u
     if chunks > 1 { parts_bytes(rows, heads, width as u64, chunks) } else { 0 }
 }
 
-/// Computes causal attention; see `Device::attention`.
+/// Computes attention; see `Device::attention`.
 pub(crate) fn forward(
     dev: &CudaDevice,
     q: Buf<'_>,
@@ -72,7 +73,7 @@ pub(crate) fn forward(
             [&before[..], &shape.args(), &shape.plain_args(std::f32::consts::LOG2_E), &[sinks]].concat();
         return dev.launch("attention", kernel, shape.warps(places), &args);
     }
-    if shape.rows == shape.segments {
+    if shape.rows == shape.segments && !shape.is_whole {
         return decode(dev, &shape, &before, log_scale, sinks);
     }
     let mut args = [&before[..], &shape.args(), &[log_scale]].concat();

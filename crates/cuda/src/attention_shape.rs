@@ -2,7 +2,7 @@
 
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
-use plimsoll_device::{ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS, Scores};
+use plimsoll_device::{ALL_KEYS, ATTENTION_CHUNK, Batch, KV_BLOCK, Kv, SEGMENT_FIELDS, Scores};
 use plimsoll_memory::Buf;
 
 /// Rows of a warp, as in `attention_tile.cuh`.
@@ -42,6 +42,8 @@ pub(super) struct Shape {
     window: u32,
     /// Soft cap on scores.
     cap: Option<f32>,
+    /// True if rows see all keys of their segments.
+    pub(super) is_whole: bool,
     /// True if softmaxes begin with sinks.
     pub(super) is_sunk: bool,
     /// Columns at the start of values that nothing reads, if values are the keys' rows.
@@ -54,7 +56,8 @@ impl Shape {
     /// Checks q and the cache against the batch, which has at least one row.
     pub(super) fn new(q: Buf<'_>, kv: Kv<'_>, batch: Batch<'_>, scores: Scores<'_>) -> Shape {
         let Scores { window, cap, sinks, latent, is_whole } = scores;
-        assert!(!is_whole, "attention over whole segments has no kernels: a plan refuses towers");
+        let sees_all = sinks.is_none() && latent.is_none() && window == ALL_KEYS;
+        assert!(!is_whole || sees_all, "rows that see whole segments have no windows, sinks or latents");
         assert!(sinks.is_none() || latent.is_none(), "attention over latents has no sinks");
         assert!(window > 0, "a row sees itself");
         let (rows, k, d) = (batch.positions.len(), kv.kv_heads, kv.head_dim);
@@ -80,6 +83,7 @@ impl Shape {
             d,
             window: u32::try_from(window).unwrap_or(u32::MAX),
             cap,
+            is_whole,
             is_sunk: sinks.is_some(),
             latent,
             dtype: q.dtype(),
@@ -87,12 +91,13 @@ impl Shape {
     }
 
     /// Returns the kernels' last parameters.
-    pub(super) fn args(&self) -> [Arg; 8] {
+    pub(super) fn args(&self) -> [Arg; 9] {
         let count = |n: usize| Arg::U32(u32::try_from(n).expect("counts stay below 2^32"));
         let [rows, segments, entries, blocks] =
             [self.rows, self.segments, self.table_entries, self.blocks].map(count);
         let [keys, a, k] = [self.keys_max, self.a, self.k].map(count);
-        [rows, segments, entries, blocks, keys, a, k, Arg::U32(self.window)]
+        let whole = Arg::U32(self.is_whole.into());
+        [rows, segments, entries, blocks, keys, a, k, Arg::U32(self.window), whole]
     }
 
     /// Returns the last parameters of the plain kernels: d, and the scale and cap of scores in units of 1 / `unit`.

@@ -78,11 +78,13 @@ pub const SOURCES: &[Source] = sources![
     "nf4" with "nf4.cuh",
     "noise",
     "optimizer",
-    "rotation" with "rotation.cuh",
-    "rotation_eights" with "rotation.cuh",
+    "rotation" with "rotation_position.cuh" "rotation.cuh",
+    "rotation_axes" with "rotation_places.cuh" "rotation.cuh" "rotation.cu" "rotation_eights.cu",
+    "rotation_eights" with "rotation_position.cuh" "rotation.cuh",
     "rows" with "gate.cuh",
     "sampler",
     "sgemm",
+    "tower" with "gate.cuh",
 ];
 
 impl Source {

@@ -9,7 +9,7 @@ use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, columns, delta,
     delta_rows, driver, experts, experts_adapter, experts_bias, experts_codes, head, head_divergence,
     head_gates, head_listed, heads, matmul, memory, muon, optimizer, pipeline, rotation, route, rows, sample,
-    transfer,
+    tower, transfer,
 };
 use plimsoll_arch::{AttentionSpec, ModelSpec};
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
@@ -218,11 +218,6 @@ impl Backend for CudaDevice {
     }
 }
 
-/// Panics for an operation of towers: a plan refuses them for this device.
-fn no_kernel(name: &str) {
-    panic!("{name} has no kernel: a plan refuses towers over images for cards");
-}
-
 /// The function that queues each operation on the stream.
 static OPERATIONS: Functions<CudaDevice> = Functions {
     embed: rows::embed,
@@ -318,13 +313,13 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
     bias_weights_backward: experts_bias::weights_backward,
     glu_experts_backward: experts::glu_backward,
     glu_shared_backward: experts::glu_shared_backward,
-    // Towers over images have no kernels here: `DeviceRow::takes_towers` is false.
-    layer_norm: |_, _, _, _| no_kernel("layer_norm"),
-    layer_norm_backward: |_, _, _, _, _| no_kernel("layer_norm_backward"),
-    gelu: |_, _, _, _| no_kernel("gelu"),
-    gelu_backward: |_, _, _, _, _| no_kernel("gelu_backward"),
-    weigh_rows: |_, _, _, _, _| no_kernel("weigh_rows"),
-    replace_rows: |_, _, _, _| no_kernel("replace_rows"),
-    next_places: |_, _| no_kernel("next_places"),
     route_backward: route::backward,
+
+    layer_norm: tower::layer_norm,
+    layer_norm_backward: tower::layer_norm_backward,
+    gelu: tower::gelu,
+    gelu_backward: tower::gelu_backward,
+    weigh_rows: tower::weigh_rows,
+    replace_rows: tower::replace_rows,
+    next_places: tower::next_places,
 };

@@ -2,9 +2,9 @@
 
 use super::rows::{add_partials, blocks, sum_scratch_bytes, typed, wide};
 use super::{Arg, CudaDevice, Launch, count};
-use plimsoll_arch::QkNorms;
+use plimsoll_arch::{QkNorms, RopeAxes};
 use plimsoll_base::DType;
-use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
+use plimsoll_device::{Axes, Batch, Heads, KV_BLOCK, Kv, QkNorm, RopeBackward, Rotation};
 use plimsoll_memory::Buf;
 
 /// Largest head dimension, and that of the plain backward kernels for narrower heads: sizes of arrays in them.
@@ -71,7 +71,6 @@ pub(crate) fn forward(
     let whole_blocks = kv.keys.len().is_multiple_of(k * d * KV_BLOCK);
     assert!(whole_blocks && kv.keys.len() == kv.values.len(), "keys and values of whole blocks");
     assert_eq!([q_out, kv.keys, kv.values].map(|b| b.dtype()), [qkv.dtype(); 3]);
-    assert!(rotation.axes.is_none(), "places of three numbers have no kernels: a plan refuses towers");
     let width = rotation.width_of(d);
     let (angles, num_positions) = angles(dev, rotation, width);
     let team = team(d, norms, width);
@@ -83,27 +82,49 @@ pub(crate) fn forward(
     let factors = args![dev, angles, rotation.q_scale, q_factors];
     let bufs = args![dev, batch.positions, batch.slots, q_out, kv.keys, kv.values];
     let sizes = args![dev, rows, a, k, d, width, num_positions, kv.keys.len() / (k * d)];
-    let heads = rows * (a + 2 * k);
+    let (heads, places) = (rows * (a + 2 * k), places(dev, rotation, rows));
     let rows_at = [qkv, q_out, kv.keys, kv.values];
     if norms.is_none() && team == Team::Warp && in_eights(dev, [d, width], &rows_at, rotation) {
-        let args = [&args![dev, qkv][..], &factors, &bufs, &sizes].concat();
+        let args = [&args![dev, qkv][..], &factors, &bufs, &sizes, &places].concat();
         let how = blocks(heads * d / PAIRS, THREADS, THREADS as u32);
-        return dev.launch("rotation_eights", typed!("rope_eights", qkv), how, &args);
+        return dev.launch(module("rotation_eights", rotation), typed!("rope_eights", qkv), how, &args);
     }
     let before = args![dev, qkv, q_norm, k_norm, eps, offset];
-    let args = [&before[..], &factors, &bufs, &sizes].concat();
+    let args = [&before[..], &factors, &bufs, &sizes, &places].concat();
     let (kernel, threads) = match team {
         Team::Sixteenths(team) => (typed!("rope", qkv), heads * team),
         Team::Warp => (typed!("rope_plain", qkv), heads * 32),
         Team::Block => (typed!("rope_rows", qkv), rows * THREADS),
     };
-    dev.launch("rotation", kernel, blocks(threads, THREADS, THREADS as u32), &args);
+    dev.launch(module("rotation", rotation), kernel, blocks(threads, THREADS, THREADS as u32), &args);
 }
 
 /// True if each eight pairs are whole 16-byte pieces, of the rotated elements and of the rest.
 fn in_eights(dev: &CudaDevice, [d, width]: [usize; 2], bufs: &[Buf<'_>], rotation: Rotation<'_>) -> bool {
     let are_whole = width.is_multiple_of(PAIRS) && wide(dev, d, PAIRS, bufs);
     are_whole && wide(dev, width, PAIRS, rotation.angles.as_slice())
+}
+
+/// Returns the module of kernels for rows that have one position each, or the one for places of three numbers.
+fn module(of_positions: &'static str, rotation: Rotation<'_>) -> &'static str {
+    if rotation.axes.is_some() { "rotation_axes" } else { of_positions }
+}
+
+/// Returns the last arguments of kernels for places of three numbers: them, and which number a pair takes.
+fn places(dev: &CudaDevice, rotation: Rotation<'_>, rows: usize) -> Vec<Arg> {
+    let Some(Axes { places, of }) = rotation.axes else { return vec![] };
+    assert_eq!(
+        (places.dtype(), places.len()),
+        (DType::U32, 3 * rows),
+        "three numbers of each of {rows} rows"
+    );
+    assert!(rotation.angles.is_some(), "places of heads that are rotated");
+    assert!(rotation.q_factors.is_none(), "factors by position of rows with one");
+    let (is_woven, second, third) = match of {
+        RopeAxes::Runs([time, height, _]) => (false, time, time + height),
+        RopeAxes::Woven([_, height, width]) => (true, 3 * height, 3 * width),
+    };
+    args![dev, places, is_woven, second, third].to_vec()
 }
 
 /// Returns the address of the angles, or none, and the number of their positions.
@@ -181,7 +202,6 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     if rows == 0 {
         return;
     }
-    assert!(rotation.axes.is_none(), "places of three numbers have no kernels: a plan refuses towers");
     let width = rotation.width_of(d);
     let (angles, num_positions) = angles(dev, rotation, width);
     let team = team(d, norms.map(|n| n.norm), width);
@@ -192,18 +212,21 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     let before = args![dev, dq, dkv, angles, rotation.q_scale, q_factors(dev, rotation, width)];
     let sizes = args![dev, positions, dqkv, rows, chunk_rows, a, k, d, width, num_positions];
     let mut args = [&before[..], &sizes].concat();
+    let places = places(dev, rotation, rows);
     let how = blocks(chunks, 1, THREADS as u32);
     let Some(n) = norms else {
+        args.extend(places);
         if team == Team::Warp && in_eights(dev, [d, width], &[dq, dkv, dqkv], rotation) {
             let how = blocks(rows * (a + 2 * k) * d / PAIRS, THREADS, THREADS as u32);
-            return dev.launch("rotation_eights", typed!("rope_backward_eights", dqkv), how, &args);
+            let kernel = typed!("rope_backward_eights", dqkv);
+            return dev.launch(module("rotation_eights", rotation), kernel, how, &args);
         }
         let kernel = match team {
             Team::Sixteenths(_) => typed!("rope_backward", dqkv),
             Team::Warp if d > NARROW => typed!("rope_backward_wide", dqkv),
             Team::Warp | Team::Block => typed!("rope_backward_plain", dqkv),
         };
-        return dev.launch("rotation", kernel, how, &args);
+        return dev.launch(module("rotation", rotation), kernel, how, &args);
     };
     assert_eq!((n.qkv.len(), n.qkv.dtype()), (dqkv.len(), dqkv.dtype()), "qkv before the norms");
     let weights = n.dq_weight.zip(n.dk_weight);
@@ -214,13 +237,14 @@ pub(crate) fn backward(dev: &CudaDevice, args: RopeBackward<'_>) {
     let partials = weights.map_or(0, |_| dev.scratch(sum_scratch_bytes(rows as u64, (wq + wk) as u64)));
     let (eps, offset) = (Arg::F32(n.norm.eps), Arg::F32(n.norm.offset));
     args.extend([dev.arg(n.qkv), q_norm, k_norm, eps, offset, Arg::Ptr(partials)]);
+    args.extend(places);
     let kernel = match team {
         Team::Sixteenths(_) => typed!("rope_backward_norms", dqkv),
         Team::Warp if d > NARROW => typed!("rope_backward_wide_norms", dqkv),
         Team::Warp => typed!("rope_backward_plain_norms", dqkv),
         Team::Block => typed!("rope_backward_rows_norms", dqkv),
     };
-    dev.launch("rotation", kernel, how, &args);
+    dev.launch(module("rotation", rotation), kernel, how, &args);
     let Some((dq_weight, dk_weight)) = weights else { return };
     for (weight, first) in [(dq_weight, 0), (dk_weight, 4 * wq as u64)] {
         add_partials(dev, Arg::Ptr(partials + first), chunks, wq + wk, weight, true);

@@ -36,7 +36,6 @@ pub(crate) static CPU: DeviceRow = DeviceRow {
         Some([measure_flops(&threads, Isa::in_use(), seconds), measure_bandwidth(&threads, bytes)])
     },
     takes_head_dim,
-    takes_towers: true,
     scratch: |spec, of| match of.rank_max {
         Some(rank) => CpuDevice::scratch_of_adapters(spec, of.weights, of.threads, rank.into()),
         None => CpuDevice::scratch_layout(spec, of.weights, of.threads, of.trains),

@@ -33,7 +33,6 @@ pub(crate) static CUDA: DeviceRow = DeviceRow {
     rates: |_| rates_here(),
     peak: |_, _, _| None,
     takes_head_dim: plimsoll_cuda::takes_head_dim,
-    takes_towers: false,
     scratch: CudaDevice::scratch_layout,
     held: |are_own, hidden| known(Modules::of(are_own, hidden)),
     note: |held, are_own, hidden| note(held, Modules::of(are_own, hidden)),

@@ -46,8 +46,6 @@ pub struct DeviceRow {
     pub peak: fn(threads: usize, seconds: f64, bytes: usize) -> Option<[f64; 2]>,
     /// True if attention takes heads of this many elements.
     pub takes_head_dim: fn(usize) -> bool,
-    /// True if it computes towers over images, and decoders whose rows are of images.
-    pub takes_towers: bool,
     /// Scratch regions of the arena for its operations.
     pub scratch: fn(&ModelSpec, &ScratchLimits) -> Result<Layout>,
     /// Memory of driver and libraries outside the arena, and its source. `are_own`: no product is by a library.

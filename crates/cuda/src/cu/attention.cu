@@ -1,4 +1,4 @@
-// Causal attention over the paged cache.
+// Attention over the paged cache, causal or over whole segments.
 //
 // A row's result is a function of its own keys alone, to the bit. Units of 64 keys begin at absolute positions. A unit
 // gives (max, sum, out) by itself: scores, each one chain over D; their largest; weights 2^(score - largest), which are
@@ -454,7 +454,7 @@ __device__ __forceinline__ void plain(const T* q, const T* keys, const T* values
     if (!find_row(segments, shape.segments, row, of)) return;
     const Segment segment = segment_at(segments, of);
     if (!segment_ok(segment, shape)) return;
-    const u32 num_keys = segment.first_position + row - segment.first_row + 1;
+    const u32 num_keys = shape.keys(segment, row - segment.first_row);
     const u32 first_key = shape.from(num_keys);
     float o[8 * EIGHTS] = {};
     Sum sum = {MINUS_INFINITY, 0.0f};

@@ -7,7 +7,8 @@
 //
 // Nothing is added by atomics. dQ is one chain over a row's keys, in one warp. A key's gradients belong to the rows
 // that own it: a tile of 64 own rows of a segment goes through the queries of the segment's later rows, then through
-// those of its children in order, in steps of 64 rows of one segment, all heads of the group token by token. A tile's
+// those of its children in order, in steps of 64 rows of one segment, all heads of the group token by token. Where rows
+// see whole segments, it goes through all rows of its segment, as through those of a child. A tile's
 // steps are cut into pieces of about one length, so that the first tiles of long segments are not waited for;
 // `attention_backward_join` adds the pieces' results in order. The length follows from the batch's segments alone, and
 // so do the bits. The plan of pieces is in attention_plan.cuh. Hopper has attention_backward_hopper.cu. A sink is in the
@@ -331,7 +332,7 @@ __device__ __forceinline__ void plain_queries(const T* q, const T* keys, const T
     const float own_delta = warp_sum(mine);
     if (lane == 0) delta[place] = own_delta;
     const Segment segment = of_row[row] ? segment_at(segments, of_row[row] - 1) : Segment{row, 0, 0, 0, 0};
-    const u32 num_keys = of_row[row] ? segment.first_position + row - segment.first_row + 1 : 0;
+    const u32 num_keys = of_row[row] ? shape.keys(segment, row - segment.first_row) : 0;
     const u32 first_key = shape.from(num_keys);
     for (u32 base = first_key / WARP * WARP; base < num_keys; base += WARP) {
         const u32 key = base + lane;
@@ -401,7 +402,9 @@ __device__ __forceinline__ void plain_keys(const T* q, const T* keys, const T* v
             }
         }
     };
-    if (valid) add(row, (u64)own.first_row + own.rows, position);
+    // The first own row that sees the key.
+    const u32 at_first = shape.whole ? own.first_position : position;
+    if (valid) add(row - (position - at_first), (u64)own.first_row + own.rows, at_first);
     for (u32 s = 0; valid && own.parent == NO_PARENT && s < shape.segments; s++) {
         const Segment child = segment_at(segments, s);
         if (child.parent == own.first_row && child.first_position > position && segment_ok(child, shape))

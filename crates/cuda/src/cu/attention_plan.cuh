@@ -80,7 +80,7 @@ __device__ __forceinline__ u32 plan_tiles(const u32* segments, const Plan& plan,
         if (!segment_ok(segment, shape)) continue;
         for (u32 i = lane; i < segment.rows; i += WARP) plan.of_row[segment.first_row + i] = s + 1;
         for (u32 key = lane * UNIT; key < segment.rows; key += WARP * UNIT)
-            plan.tiles[plan.firsts[s] + key / UNIT] = {s, key, steps_of((segment.rows - key) * group), 0};
+            plan.tiles[plan.firsts[s] + key / UNIT] = {s, key, steps_of((segment.rows - (shape.whole ? 0 : key)) * group), 0};
     }
     __syncthreads();
     // Children's steps are counted at their parents; integers, so the order does not matter.
@@ -183,7 +183,8 @@ struct Queries {
     u32 from, to;            // the piece's steps
     u32 scan, upto;          // next segment to look at; steps of those before it
     u32 first_row, row, end; // of the step: the segment's first row, its own first row, the end of the run
-    u32 bound;               // own keys that a child's rows see; 0 for own rows, which see as many as they are
+    u32 bound;               // own keys that a child's rows see, or own rows of a whole segment; 0 for other own rows,
+                             // which see as many as they are
 
     /// Begins with the own rows that see the tile.
     __device__ __forceinline__ Queries(const u32* segments, const Shape& shape, u32 group, const Segment& own,
@@ -193,7 +194,8 @@ struct Queries {
         to = (u64)tile.steps * (piece + 1) / pieces;
         scan = own.parent == NO_PARENT ? 0 : shape.segments;
         upto = 0;
-        if (!enter(own.first_row, key * group, own.rows * group, 0)) find();
+        const u32 first = shape.whole ? 0 : key * group;
+        if (!enter(own.first_row, first, own.rows * group, shape.whole ? own.rows : 0)) find();
     }
     /// Moves on to the next step; false at the end. Every piece has steps.
     __device__ __forceinline__ bool next() {

@@ -33,7 +33,12 @@ struct Shape {
     u32 heads;         // a
     u32 kv_heads;      // k
     u32 window;        // keys that a row sees, at most
+    u32 whole;         // 1 if rows see all keys of their segment, which then has no parent
 
+    /// Keys up to the last one that a segment's row of a token sees.
+    __device__ __forceinline__ u32 keys(const Segment& s, u32 token) const {
+        return s.first_position + (whole ? s.rows : token + 1);
+    }
     /// The first key that a row of `keys` keys up to its own sees.
     __device__ __forceinline__ u32 from(u32 keys) const { return keys > window ? keys - window : 0; }
     __device__ __forceinline__ u32 group() const { return heads / kv_heads; }
@@ -285,7 +290,7 @@ template <int WARPS> struct TileRows {
         const u32 group = shape.group(), size = WARPS * TILE, num_rows = segment.rows * group;
         const u32 first = ((num_rows + size - 1) / size - 1 - place) * size;
         const u32 mine = first + threadIdx.x / WARP * TILE;
-        auto keys_of = [&](u32 row) -> u32 { return row < num_rows ? segment.first_position + row / group + 1 : 0; };
+        auto keys_of = [&](u32 row) -> u32 { return row < num_rows ? shape.keys(segment, row / group) : 0; };
         num_keys = keys_of(min(num_rows, first + size) - 1);
         first_key = shape.from(keys_of(first));
         warp_keys = mine < num_rows ? keys_of(min(num_rows, mine + TILE) - 1) : 0;
@@ -356,9 +361,10 @@ template <int D, int WARPS, bool PANELS = false> struct KeyStream {
 };
 
 #define ATTENTION_SHAPE \
-    u32 rows, u32 num_segments, u32 table_entries, u32 blocks, u32 max_keys, u32 heads, u32 kv_heads, u32 window
+    u32 rows, u32 num_segments, u32 table_entries, u32 blocks, u32 max_keys, u32 heads, u32 kv_heads, u32 window,    \
+        u32 whole
 #define SHAPE \
-    Shape { rows, num_segments, table_entries, blocks, max_keys, heads, kv_heads, window }
+    Shape { rows, num_segments, table_entries, blocks, max_keys, heads, kv_heads, window, whole }
 
 // ---- the plain kernels: any multiple of 16 up to 576 ----------------------------------------------------------------
 

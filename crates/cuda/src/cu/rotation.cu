@@ -64,10 +64,10 @@ __device__ __forceinline__ void rope(const T* __restrict__ qkv, const T* __restr
     float scale = q_scale.all;
     if (rotated && table) {
         u32 position = positions[row];
-        if (!index_ok(BAD_POSITION, position, num_positions)) return;
+        if (!Places::position_ok(position, num_positions)) return;
         scale = q_scale.at(position);
         float cos[8], sin[8];
-        load_angles(table + (u64)position * s.d + t * 16, cos, sin);
+        Angles(s.places, table, position, row, s.d).load(t * 8, cos, sin);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             float a = x1[i] * cos[i] - x2[i] * sin[i];
@@ -104,8 +104,8 @@ __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* _
         return;
     }
     u32 position = table ? positions[row] : 0;
-    if (table && !index_ok(BAD_POSITION, position, num_positions)) return;
-    const float* angles = table + (u64)position * s.width;
+    if (table && !Places::position_ok(position, num_positions)) return;
+    const Angles angles(s.places, table, position, row, s.width);
     const float scale = head < s.a ? q_scale.at(position) : 1.0f;
     const T* w = head < s.a ? q_norm : k_norm;
     float r = 1.0f;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void rope_plain(const T* __restrict__ qkv, const T* _
         const u32 one = s.one(i), other = s.other(i);
         const bool turns = table && i < s.width / 2;
         float x1 = to_f32(x[one]), x2 = to_f32(x[other]);
-        float cos = turns ? angles[2 * i] : 1.0f, sin = turns ? angles[2 * i + 1] : 0.0f;
+        float cos = turns ? angles.cos(i) : 1.0f, sin = turns ? angles.sin(i) : 0.0f;
         if (w) {
             x1 = x1 * r * (to_f32(w[one]) + offset);
             x2 = x2 * r * (to_f32(w[other]) + offset);
@@ -159,8 +159,8 @@ __device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __
     const T* x = qkv + (u64)row * s.heads() * s.d;
     const float r_q = block_reciprocal(x, s.a * s.d, eps), r_k = block_reciprocal(x + s.a * s.d, s.k * s.d, eps);
     const u32 position = table ? positions[row] : 0;
-    if (table && !index_ok(BAD_POSITION, position, num_positions)) return;
-    const float* angles = table + (u64)position * s.d;
+    if (table && !Places::position_ok(position, num_positions)) return;
+    const Angles angles(s.places, table, position, row, s.d);
     for (u32 pair = threadIdx.x; pair < s.heads() * half; pair += ROTATION_THREADS) {
         const u32 head = pair / half, i = pair % half;
         const T* from = x + head * s.d;
@@ -176,7 +176,7 @@ __device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __
         const float r = is_q ? r_q : r_k, scale = is_q ? q_scale.at(position) : 1.0f;
         const float x1 = to_f32(from[i]) * r * (to_f32(w[i]) + offset);
         const float x2 = to_f32(from[i + half]) * r * (to_f32(w[i + half]) + offset);
-        const float cos = table ? angles[2 * i] : 1.0f, sin = table ? angles[2 * i + 1] : 0.0f;
+        const float cos = table ? angles.cos(i) : 1.0f, sin = table ? angles.sin(i) : 0.0f;
         to[i] = from_f32<T>((x1 * cos - x2 * sin) * scale);
         to[i + half] = from_f32<T>((x2 * cos + x1 * sin) * scale);
     }
@@ -186,10 +186,11 @@ __device__ __forceinline__ void rope_rows(const T* __restrict__ qkv, const T* __
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
         WAY##_##T(const T* qkv, const T* q_norm, const T* k_norm, float eps, float offset, const float* table,       \
                   float q_scale, const float* q_factors, const u32* positions, const u32* slots, T* q_out, T* keys,  \
-                  T* values, u32 rows, u32 a, u32 k, u32 d, u32 width, u32 num_positions, u32 num_slots) {           \
+                  T* values, u32 rows, u32 a, u32 k, u32 d, u32 width, u32 num_positions,  \
+                  u32 num_slots PLACE_PARAMS) {                                                                       \
         begin();                                                                                                     \
         WAY<T>(qkv, q_norm, k_norm, eps, offset, table, QScale{q_scale, q_factors}, positions, slots, q_out, keys,   \
-               values, rows, Shape{a, k, d, width}, num_positions, num_slots);                                       \
+               values, rows, Shape{a, k, d, width, PLACES}, num_positions, num_slots);                               \
     }
 ROPE(float, rope_rows)
 ROPE(bf16, rope_rows)
@@ -241,7 +242,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(con
             load8(d + s.d / 2, d2);
         }
         u32 position = inside && rotated && g.table ? g.positions[row] : 0;
-        bool turns = inside && rotated && g.table && index_ok(BAD_POSITION, position, g.num_positions);
+        bool turns = inside && rotated && g.table && Places::position_ok(position, g.num_positions);
         if (inside && head < s.a) {
             const float scale = turns ? g.q_scale.at(position) : g.q_scale.all;
 #pragma unroll
@@ -252,7 +253,7 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward(con
         }
         if (turns) {
             float cos[8], sin[8];
-            load_angles(g.table + (u64)position * s.d + t * 16, cos, sin);
+            Angles(s.places, g.table, position, row, s.d).load(t * 8, cos, sin);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 float a = d1[i] * cos[i] + d2[i] * sin[i];
@@ -340,8 +341,8 @@ __device__ __forceinline__ void rope_backward_heads(const RopeGrad<T>& g, Shape 
             continue;
         }
         u32 position = g.table ? g.positions[row] : 0;
-        if (g.table && !index_ok(BAD_POSITION, position, g.num_positions)) continue;
-        const float* angles = g.table + (u64)position * s.width;
+        if (g.table && !Places::position_ok(position, g.num_positions)) continue;
+        const Angles angles(s.places, g.table, position, row, s.width);
         const float scale = head < s.a ? g.q_scale.at(position) : 1.0f;
         const T* x = NORMS ? g.qkv + ((u64)row * s.heads() + head) * s.d : nullptr;
         const T* w = head < s.a ? g.q_norm : g.k_norm;
@@ -353,7 +354,7 @@ __device__ __forceinline__ void rope_backward_heads(const RopeGrad<T>& g, Shape 
             if (i >= half) continue;
             const u32 at[2] = {s.one(i), s.other(i)};
             const bool turns = g.table && i < s.width / 2;
-            float cos = turns ? angles[2 * i] : 1.0f, sin = turns ? angles[2 * i + 1] : 0.0f;
+            float cos = turns ? angles.cos(i) : 1.0f, sin = turns ? angles.sin(i) : 0.0f;
             float d1 = d[at[0]] * scale, d2 = d[at[1]] * scale;
             grad[j][0] = d1 * cos + d2 * sin;
             grad[j][1] = d2 * cos - d1 * sin;
@@ -428,14 +429,14 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_row
         const T* x = g.qkv + (u64)row * s.heads() * s.d;
         T* to = g.dqkv + (u64)row * s.heads() * s.d;
         const u32 position = g.table ? g.positions[row] : 0;
-        if (g.table && !index_ok(BAD_POSITION, position, g.num_positions)) return;
-        const float* angles = g.table + (u64)position * s.d;
+        if (g.table && !Places::position_ok(position, g.num_positions)) return;
+        const Angles angles(s.places, g.table, position, row, s.d);
         // The gradients of a pair before its rotation.
         auto unrotated = [&](u32 head, u32 i, float& d1, float& d2) {
             const float* d = head_grad(g, s, row, head);
             const float scale = head < s.a ? g.q_scale.at(position) : 1.0f;
             const float a = d[i] * scale, b = d[i + half] * scale;
-            const float cos = g.table ? angles[2 * i] : 1.0f, sin = g.table ? angles[2 * i + 1] : 0.0f;
+            const float cos = g.table ? angles.cos(i) : 1.0f, sin = g.table ? angles.sin(i) : 0.0f;
             d1 = a * cos + b * sin;
             d2 = b * cos - a * sin;
         };
@@ -481,21 +482,22 @@ template <class T, bool NORMS> __device__ __forceinline__ void rope_backward_row
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                   \
         WAY##_##T(const float* dq, const float* dkv, const float* table, float q_scale, const float* q_factors,      \
                   const u32* positions, T* dqkv, u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 width,           \
-                  u32 num_positions) {                                                                               \
+                  u32 num_positions PLACE_PARAMS) {                                                                  \
         begin();                                                                                                     \
         RopeGrad<T> g = {dq, dkv, nullptr, nullptr, nullptr, 0.0f, 0.0f, table, {q_scale, q_factors}, positions,     \
                          dqkv, nullptr, rows, chunk_rows, num_positions};                                            \
-        WAY<T, false>(g, Shape{a, k, d, width});                                                                     \
+        WAY<T, false>(g, Shape{a, k, d, width, PLACES});                                                             \
     }
 #define ROPE_BACKWARD_NORMS(T, WAY)                                                                                  \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS) WAY##_norms_##T(                                  \
         const float* dq, const float* dkv, const float* table, float q_scale, const float* q_factors,                \
         const u32* positions, T* dqkv, u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 width, u32 num_positions,  \
-        const T* qkv, const T* q_norm, const T* k_norm, float eps, float offset, float* partials) {                  \
+        const T* qkv, const T* q_norm, const T* k_norm, float eps, float offset,                                     \
+        float* partials PLACE_PARAMS) {                                                                              \
         begin();                                                                                                     \
         RopeGrad<T> g = {dq, dkv, qkv, q_norm, k_norm, eps, offset, table, {q_scale, q_factors}, positions, dqkv,    \
                          partials, rows, chunk_rows, num_positions};                                                 \
-        WAY<T, true>(g, Shape{a, k, d, width});                                                                      \
+        WAY<T, true>(g, Shape{a, k, d, width, PLACES});                                                              \
     }
 ROPE_BACKWARD(float, rope_backward)
 ROPE_BACKWARD(float, rope_backward_plain)

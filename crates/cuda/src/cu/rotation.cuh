@@ -1,4 +1,4 @@
-// Shared by the kernels of rotation: rows of heads, factors, angles, and where heads go.
+// Shared by the kernels of rotation: rows of heads, factors, and where heads go. Before it come the angles of rows.
 
 #define ROTATION_THREADS 256
 
@@ -6,6 +6,7 @@
 struct Shape {
     u32 a, k, d;
     u32 width;  // elements of a head that are rotated, the first ones
+    Places places;
     __device__ __forceinline__ u32 heads() const { return a + 2 * k; }
     /// The two elements of a pair: first the pairs that are rotated, then those of the rest.
     __device__ __forceinline__ u32 one(u32 pair) const { return pair < width / 2 ? pair : pair + width / 2; }
@@ -18,18 +19,6 @@ struct QScale {
     const float* factors;  // [positions], only next to angles; or null
     __device__ __forceinline__ float at(u32 position) const { return factors ? all * factors[position] : all; }
 };
-
-/// Cosines and sines of eight pairs, from [d/2, 2].
-__device__ __forceinline__ void load_angles(const float* __restrict__ table, float (&cos)[8], float (&sin)[8]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float4 x = ((const float4*)table)[i];
-        cos[2 * i] = x.x;
-        sin[2 * i] = x.y;
-        cos[2 * i + 1] = x.z;
-        sin[2 * i + 1] = x.w;
-    }
-}
 
 /// The destination of a head of a row: q's in `q_out`, keys and values in their slot; null if the slot is bad.
 template <class T>

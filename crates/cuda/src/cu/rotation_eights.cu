@@ -14,9 +14,10 @@ struct Eight {
         other = s.other(pair);
         turns = pair < s.width / 2;
     }
-    /// The cosines and sines of the pairs, of `angles` of the row's position.
-    __device__ __forceinline__ void read(const float* angles, float (&cos)[8], float (&sin)[8]) const {
-        if (angles && turns) return load_angles(angles + 2 * one, cos, sin);
+    /// The cosines and sines of the pairs of a row at `position`; `table` is null where heads are not rotated.
+    __device__ __forceinline__ void read(const float* table, Shape s, u32 position, float (&cos)[8],
+                                         float (&sin)[8]) const {
+        if (table && turns) return Angles(s.places, table, position, row, s.width).load(one, cos, sin);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) cos[i] = 1.0f, sin[i] = 0.0f;
     }
@@ -36,10 +37,10 @@ __device__ __forceinline__ void rope_eights(const T* __restrict__ qkv, const flo
     load8(x + of.other, x2);
     if (of.head < s.a + s.k) {
         const u32 position = table ? positions[of.row] : 0;
-        if (table && !index_ok(BAD_POSITION, position, num_positions)) return;
+        if (table && !Places::position_ok(position, num_positions)) return;
         const float scale = of.head < s.a ? q_scale.at(position) : 1.0f;
         float cos[8], sin[8];
-        of.read(table ? table + (u64)position * s.width : nullptr, cos, sin);
+        of.read(table, s, position, cos, sin);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
             const float y = (x1[i] * cos[i] - x2[i] * sin[i]) * scale;
@@ -61,10 +62,10 @@ template <class T> __device__ __forceinline__ void rope_backward_eights(const Ro
     load8(d + of.other, d2);
     if (of.head < s.a + s.k) {
         const u32 position = g.table ? g.positions[of.row] : 0;
-        if (g.table && !index_ok(BAD_POSITION, position, g.num_positions)) return;
+        if (g.table && !Places::position_ok(position, g.num_positions)) return;
         const float scale = of.head < s.a ? g.q_scale.at(position) : 1.0f;
         float cos[8], sin[8];
-        of.read(g.table ? g.table + (u64)position * s.width : nullptr, cos, sin);
+        of.read(g.table, s, position, cos, sin);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
             const float a = d1[i] * scale, b = d2[i] * scale;
@@ -80,18 +81,19 @@ template <class T> __device__ __forceinline__ void rope_backward_eights(const Ro
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                                 \
         rope_eights_##T(const T* qkv, const float* table, float q_scale, const float* q_factors, const u32* positions,             \
                         const u32* slots, T* q_out, T* keys, T* values, u32 rows, u32 a, u32 k, u32 d, u32 width,                  \
-                        u32 num_positions, u32 num_slots) {                                                                        \
+                        u32 num_positions, u32 num_slots PLACE_PARAMS) {                                                           \
         begin();                                                                                                                   \
         rope_eights<T>(qkv, table, QScale{q_scale, q_factors}, positions, slots, q_out, keys, values, rows,                        \
-                       Shape{a, k, d, width}, num_positions, num_slots);                                                           \
+                       Shape{a, k, d, width, PLACES}, num_positions, num_slots);                                                   \
     }                                                                                                                              \
     extern "C" __global__ void __launch_bounds__(ROTATION_THREADS)                                                                 \
         rope_backward_eights_##T(const float* dq, const float* dkv, const float* table, float q_scale, const float* q_factors,     \
                                  const u32* positions, T* dqkv, u32 rows, u32 chunk_rows, u32 a, u32 k, u32 d, u32 width,          \
-                                 u32 num_positions) {                                                                              \
+                                 u32 num_positions PLACE_PARAMS) {                                                                 \
         begin();                                                                                                                   \
         rope_backward_eights<T>(RopeGrad<T>{dq, dkv, nullptr, nullptr, nullptr, 0.0f, 0.0f, table, QScale{q_scale, q_factors},     \
-                                            positions, dqkv, nullptr, rows, chunk_rows, num_positions}, Shape{a, k, d, width});    \
+                                            positions, dqkv, nullptr, rows, chunk_rows, num_positions},                            \
+                                Shape{a, k, d, width, PLACES});                                                                    \
     }
 EIGHTS(float)
 EIGHTS(bf16)
