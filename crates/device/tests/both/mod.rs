@@ -13,6 +13,7 @@ pub mod experts_shared;
 pub mod head;
 pub mod head_gates;
 pub mod heads;
+pub mod images;
 pub mod muon;
 pub mod nf4;
 mod rig;
@@ -52,6 +53,11 @@ macro_rules! cases {
                 lists_do_not_depend_on_the_rows_beside, rows_that_are_not_finite_have_lists_all_the_same,
                 gradients_of_listed_tokens_agree_with_the_formula, a_list_without_a_derivative_changes_no_bit;
             heads: products_of_heads_are_close_and_rows_are_their_own, blocks_of_columns_are_moved_in_each_order;
+            images: norms_by_mean_and_variance_are_close_and_rows_are_their_own,
+                gelus_and_their_gradients_are_close_also_in_place,
+                rows_see_all_of_their_image_and_nothing_of_others,
+                pairs_are_rotated_by_the_number_of_a_place_that_they_take,
+                rows_are_weighed_and_put_where_they_are_asked_for;
             muon: momentum_is_mixed_twice_with_nesterov, a_step_keeps_the_f32_copy_and_rounds_it_once,
                 parts_of_matrices_are_taken_turned_and_put_back;
             noise: what_is_recorded_is_of_the_rows_with_their_noise, rows_without_noise_draw_as_before;

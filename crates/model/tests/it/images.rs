@@ -105,7 +105,10 @@ impl Seeing {
             of_text.map(|product| (product.n.into(), product.k.into())).collect();
         matrices.push((spec.vocab.into(), spec.hidden.into()));
         matrices.extend(tower_matrices(&sight.tower));
-        layout.extend(CpuDevice::scratch_of_matrices(&matrices, threads).unwrap());
+        layout.extend(match machine {
+            Machine::Cpu(_) => CpuDevice::scratch_of_matrices(&matrices, threads).unwrap(),
+            Machine::Cuda => machine.scratch(&spec, dtype, threads, LIMITS),
+        });
         layout.extend(activations_layout(&spec, dtype, target, mode, LIMITS).unwrap());
         layout.extend(tower_layout(&sight.tower, dtype, target, mode, TOWER_LIMITS).unwrap());
         layout.extend(images_layout(&sight, target, mode, IMAGE_LIMITS, true).unwrap());
