@@ -44,6 +44,8 @@ const QWEN2_5: Processor = Processor {
     std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
     ..QWEN3
 };
+/// Where these numbers are read.
+const FILE: &str = "preprocessor_config.json";
 /// Longest side of a patch, and most patches of a token's side: bounds of what a file may ask for.
 const SIDE_MAX: u64 = 64;
 /// Largest area that a file or a run may ask for.
@@ -115,7 +117,13 @@ impl Processor {
     pub fn with_pixels(self, min: Option<u64>, max: Option<u64>) -> Result<Processor> {
         let pixels_max = max.unwrap_or(self.pixels_max);
         let pixels_min = min.unwrap_or(self.pixels_min.min(pixels_max));
-        Processor { pixels_min, pixels_max, ..self }.checked()
+        Processor { pixels_min, pixels_max, ..self }.checked().map_err(|mut error| {
+            if min.or(max).is_some() {
+                error.message =
+                    error.message.replacen(FILE, "data.image_pixels_min, data.image_pixels_max", 1);
+            }
+            error
+        })
     }
 
     /// Returns the number of pixels of which each side is a multiple.
@@ -146,6 +154,6 @@ fn three(value: &Value) -> Option<[f32; 3]> {
 }
 
 fn invalid(what: &str) -> Error {
-    Error::new("image-processor-invalid", format!("preprocessor_config.json: {what}"))
+    Error::new("image-processor-invalid", format!("{FILE}: {what}"))
         .hint("take the file that the model's authors publish; data.image_pixels_min and data.image_pixels_max overrule its areas")
 }
