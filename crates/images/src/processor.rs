@@ -46,6 +46,8 @@ const QWEN2_5: Processor = Processor {
 };
 /// Where these numbers are read.
 const FILE: &str = "preprocessor_config.json";
+/// The keys of a run file that name areas instead.
+const KEYS: &str = "data.image_pixels_min, data.image_pixels_max";
 /// Longest side of a patch, and most patches of a token's side: bounds of what a file may ask for.
 const SIDE_MAX: u64 = 64;
 /// Largest area that a file or a run may ask for.
@@ -108,7 +110,7 @@ impl Processor {
             mean: colours("image_mean", self.mean)?,
             std: colours("image_std", self.std)?,
         }
-        .checked()
+        .checked(FILE)
     }
 
     /// Returns it with areas that a run file names instead.
@@ -117,13 +119,8 @@ impl Processor {
     pub fn with_pixels(self, min: Option<u64>, max: Option<u64>) -> Result<Processor> {
         let pixels_max = max.unwrap_or(self.pixels_max);
         let pixels_min = min.unwrap_or(self.pixels_min.min(pixels_max));
-        Processor { pixels_min, pixels_max, ..self }.checked().map_err(|mut error| {
-            if min.or(max).is_some() {
-                error.message =
-                    error.message.replacen(FILE, "data.image_pixels_min, data.image_pixels_max", 1);
-            }
-            error
-        })
+        let from = if min.or(max).is_some() { KEYS } else { FILE };
+        Processor { pixels_min, pixels_max, ..self }.checked(from)
     }
 
     /// Returns the number of pixels of which each side is a multiple.
@@ -131,14 +128,18 @@ impl Processor {
         self.patch * self.merge
     }
 
-    fn checked(self) -> Result<Processor> {
+    /// Requires that the numbers are possible; `from` says whose areas they are.
+    fn checked(self, from: &str) -> Result<Processor> {
         let Processor { pixels_min, pixels_max, .. } = self;
         let least = u64::from(self.factor()).pow(2);
         if pixels_max < least || pixels_max > AREA_MAX || pixels_min > pixels_max {
-            return Err(invalid(&format!(
-                "images of {pixels_min} to {pixels_max} pixels: the most is at least one token, {least}, and at \
+            return Err(invalid_in(
+                from,
+                &format!(
+                    "images of {pixels_min} to {pixels_max} pixels: the most is at least one token, {least}, and at \
                  most {AREA_MAX}, and the least is below it"
-            )));
+                ),
+            ));
         }
         if self.std.iter().any(|std| !(std.is_finite() && *std > 0.0)) || !self.scale.is_finite() {
             return Err(invalid("a standard deviation or the factor of bytes is not a number above 0"));
@@ -154,6 +155,10 @@ fn three(value: &Value) -> Option<[f32; 3]> {
 }
 
 fn invalid(what: &str) -> Error {
-    Error::new("image-processor-invalid", format!("{FILE}: {what}"))
+    invalid_in(FILE, what)
+}
+
+fn invalid_in(from: &str, what: &str) -> Error {
+    Error::new("image-processor-invalid", format!("{from}: {what}"))
         .hint("take the file that the model's authors publish; data.image_pixels_min and data.image_pixels_max overrule its areas")
 }
