@@ -28,7 +28,7 @@ pub use guard::panic_becomes_an_error;
 pub use header::{ImageFormat, ImageHeader};
 pub use patches::{PatchGrid, PatchRows};
 pub use pixels::Pixels;
-pub use placeholders::{Expanded, FAMILIES, ImageFamily, Marks, PLACEHOLDER, expand, expand_text};
+pub use placeholders::{Expanded, FAMILIES, Marks, PLACEHOLDER, expand, expand_text};
 pub use prepare::{Prepared, prepare};
 pub use processor::Processor;
 pub use resize::resize;

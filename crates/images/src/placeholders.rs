@@ -22,26 +22,8 @@ pub struct Marks {
     pub end: u32,
 }
 
-/// A family of models that see.
-#[derive(Clone, Copy, Debug)]
-pub struct ImageFamily {
-    /// The `model_type` of its `config.json`.
-    pub model_type: &'static str,
-    /// Its published ids.
-    pub marks: Marks,
-}
-
-const QWEN2_5: Marks = Marks { start: 151_652, pad: 151_655, end: 151_653 };
-const QWEN3_5: Marks = Marks { start: 248_053, pad: 248_056, end: 248_054 };
-
-/// The families of which images are prepared.
-pub const FAMILIES: [ImageFamily; 5] = [
-    ImageFamily { model_type: "qwen2_5_vl", marks: QWEN2_5 },
-    ImageFamily { model_type: "qwen3_vl", marks: QWEN2_5 },
-    ImageFamily { model_type: "qwen3_vl_moe", marks: QWEN2_5 },
-    ImageFamily { model_type: "qwen3_5", marks: QWEN3_5 },
-    ImageFamily { model_type: "qwen3_5_moe", marks: QWEN3_5 },
-];
+/// The families of which images are prepared: the `model_type` of their `config.json`.
+pub const FAMILIES: [&str; 5] = ["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"];
 
 /// A prompt whose placeholders are as long as its images.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -94,8 +94,8 @@ fn processor(run: &RunSpec) -> Result<(Processor, String)> {
     let text = |name: &str| read_small_text(&folder.as_ref()?.join(name), CONFIG_BYTES_MAX).ok();
     let config: Value =
         text("config.json").and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    let family = FAMILIES.iter().find(|family| config["model_type"] == family.model_type);
-    let name = family.map_or(DEFAULT_FAMILY, |family| family.model_type);
+    let family = FAMILIES.into_iter().find(|family| config["model_type"] == *family);
+    let name = family.unwrap_or(DEFAULT_FAMILY);
     let published = Processor::of_family(name).expect("each family of the table has its numbers");
     let file = text("preprocessor_config.json").or_else(|| text("processor_config.json"));
     let processor = match &file {
@@ -108,7 +108,7 @@ fn processor(run: &RunSpec) -> Result<(Processor, String)> {
     let factor = processor.factor();
     let of = match (family, &file) {
         (Some(_), Some(_)) => format!("as the files of {} say", shown(folder.as_deref())),
-        (Some(family), None) => format!("as {} publishes it", family.model_type),
+        (Some(family), None) => format!("as {} publishes it", family),
         (None, _) => format!("as {DEFAULT_FAMILY} publishes it, because {} sees no images", run.model),
     };
     let words = format!("a token is {factor} x {factor} pixels, an image {pixels_min} to {pixels_max}: {of}");
