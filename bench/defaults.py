@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "crates/files/src/config/defaults.json"
 PAGE = ROOT / "docs/internals/config-defaults.md"
 
-# `model_type` of each family that is built, and its class.
+# `model_type` of each family that is built, and of each that has another name in a model of text and images; its class.
 CLASSES = {
     "llama": "LlamaConfig",
     "qwen2": "Qwen2Config",
@@ -42,6 +42,8 @@ CLASSES = {
     "deepseek_v3": "DeepseekV3Config",
     "glm4_moe_lite": "Glm4MoeLiteConfig",
     "gpt_oss": "GptOssConfig",
+    "qwen2_5_vl_text": "Qwen2_5_VLTextConfig",
+    "qwen3_vl_text": "Qwen3VLTextConfig",
 }
 
 # Keys that the reader reads, but for lists of layers and rotary rules, which have no defaults of their own.
@@ -64,7 +66,9 @@ def raw_defaults(cls):
     """Returns what an attribute is before the class settles it: None where it follows from others."""
     signature = inspect.signature(cls.__init__).parameters.values()
     stated = {p.name: p.default for p in signature if p.default is not inspect.Parameter.empty}
-    return {key: stated.get(key, getattr(cls, key, None)) for key in KEYS}
+    found = {key: stated.get(key, getattr(cls, key, None)) for key in KEYS}
+    # A class may take an attribute of its parent away.
+    return {key: None if isinstance(value, Exception) else value for key, value in found.items()}
 
 
 def rotary(config):

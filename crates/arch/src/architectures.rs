@@ -113,6 +113,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         qkv_bias: true,
         reads_attention_bias: false,
         reads_mlp_bias: false,
+        wrapper: Some("qwen2_5_vl"),
+        wrapped_name: Some("qwen2_5_vl_text"),
         windows: Windows::Asked,
         config_keys: &[("use_sliding_window", Some(false))],
         ..LLAMA

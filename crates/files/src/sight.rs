@@ -2,12 +2,13 @@
 
 use crate::config::{Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX, unsupported};
 use crate::open::OpenModel;
+use crate::wrapped;
 use plimsoll_arch::{
-    DeepLayers, Gelu, ModelSpec, PIXEL_CHANNELS, RopeAxes, SightSpec, TowerMlp, TowerNorm, TowerSpec,
-    tower_tensors,
+    DeepLayers, Gate, Gelu, ModelSpec, PIXEL_CHANNELS, RopeAxes, SightSpec, TowerMlp, TowerNorm, TowerSpec,
+    TowerWindow, tower_tensors,
 };
 use plimsoll_base::{Error, Result};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Maximum pixels of a patch's side.
 const PATCH_MAX: u64 = 64;
@@ -22,10 +23,23 @@ const HEAD_DIM_MAX: u32 = 256;
 /// Epsilon of a tower's norms; no file has it.
 const TOWER_EPS: f32 = 1e-6;
 
+/// Pixels of a window's side that a file may ask for.
+const WINDOW_MAX: u64 = 1 << 14;
+
+/// How a tower is built, and its rows are rotated in a text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Learned positions, norms by mean and variance, plain feed-forward parts; heads take places woven.
+    Qwen3,
+    /// Windows, norms by the root of the mean square, gated feed-forward parts; heads take places in runs.
+    Qwen25,
+}
+
 /// A model of text and images whose tower is read: what its files leave out.
 struct Seeing {
     /// `model_type` of the whole model.
     model_type: &'static str,
+    kind: Kind,
     /// Layers of the tower that give further features.
     deep: &'static [u32],
     /// Pairs of a head that take time, height and width.
@@ -34,14 +48,25 @@ struct Seeing {
     tokens: [u32; 3],
 }
 
-const SEEING: [Seeing; 2] = [
-    Seeing {
-        model_type: "qwen3_vl",
-        deep: &[8, 16, 24],
-        pairs: [24, 20, 20],
-        tokens: [151_655, 151_652, 151_653],
-    },
-    Seeing { model_type: "qwen3_5", deep: &[], pairs: [11, 11, 10], tokens: [248_056, 248_053, 248_054] },
+const QWEN3_VL: Seeing = Seeing {
+    model_type: "qwen3_vl",
+    kind: Kind::Qwen3,
+    deep: &[8, 16, 24],
+    pairs: [24, 20, 20],
+    tokens: [151_655, 151_652, 151_653],
+};
+const QWEN3_5: Seeing = Seeing {
+    model_type: "qwen3_5",
+    deep: &[],
+    pairs: [11, 11, 10],
+    tokens: [248_056, 248_053, 248_054],
+    ..QWEN3_VL
+};
+const SEEING: [Seeing; 4] = [
+    QWEN3_VL,
+    QWEN3_5,
+    Seeing { model_type: "qwen3_5_moe", ..QWEN3_5 },
+    Seeing { model_type: "qwen2_5_vl", kind: Kind::Qwen25, deep: &[], pairs: [16, 24, 24], ..QWEN3_VL },
 ];
 
 fn seeing(config: &Value) -> Option<&'static Seeing> {
@@ -100,53 +125,104 @@ pub fn sight_from_config(config: &Value, text: &ModelSpec, file: &str) -> Result
         Some(_) => Err(whole.invalid(format!("{key} is no token"))),
     };
     let [image, before, after] = row.tokens;
+    let pairs = pairs(config, row, text, &whole)?;
+    let vision = Config::bare(vision, file);
+    let (tower, axes) = match row.kind {
+        Kind::Qwen3 => (tower(&vision, row)?, RopeAxes::Woven(pairs)),
+        Kind::Qwen25 => (tower_of_windows(&vision)?, RopeAxes::Runs(pairs)),
+    };
+    check(&vision, &tower, text)?;
     Ok(Some(SightSpec {
-        tower: tower(&Config::bare(vision, file), row, text)?,
-        axes: RopeAxes::Woven(pairs(config, row, text, &whole)?),
+        tower,
+        axes,
         image_token: token("image_token_id", image)?,
         around: [token("vision_start_token_id", before)?, token("vision_end_token_id", after)?],
     }))
 }
 
 /// Reads the sizes of a tower. Source: transformers `configuration_qwen3_vl.py`, `configuration_qwen3_5.py`.
-fn tower(config: &Config<'_>, row: &Seeing, text: &ModelSpec) -> Result<TowerSpec> {
-    let act = config.present("hidden_act").and_then(Value::as_str).unwrap_or("gelu_pytorch_tanh");
-    let act = match act {
+fn tower(config: &Config<'_>, row: &Seeing) -> Result<TowerSpec> {
+    let act = match act(config, "gelu_pytorch_tanh") {
         "gelu_pytorch_tanh" => Gelu::Tanh,
         "gelu" => Gelu::Erf,
         other => {
             return Err(unsupported(config.file, "hidden_act", &json!(other), "gelu_pytorch_tanh or gelu"));
         }
     };
-    let channels = config.size_or("in_channels", 1 << 10, PIXEL_CHANNELS)?;
-    if channels != PIXEL_CHANNELS {
-        return Err(unsupported(config.file, "in_channels", &json!(channels), "3"));
-    }
     let positions = config.size_or("num_position_embeddings", POSITIONS_MAX, 2304)?;
     let side = positions.isqrt();
     if side * side != positions {
         return Err(config.invalid(format!("num_position_embeddings = {positions} is no square")));
     }
-    let tower = TowerSpec {
+    Ok(TowerSpec {
         depth: config.size_or("depth", LAYERS_MAX, 27)?,
         hidden: config.size_or("hidden_size", WIDTH_MAX, 1152)?,
-        heads: config.size_or("num_heads", HEADS_MAX, 16)?,
         ffn: config.size_or("intermediate_size", FFN_MAX, 4304)?,
         patch: config.size_or("patch_size", PATCH_MAX, 16)?,
-        merge: config.size_or("spatial_merge_size", MERGE_MAX, 2)?,
-        frames: config.size_or("temporal_patch_size", FRAMES_MAX, 2)?,
-        out: config.size_or("out_hidden_size", WIDTH_MAX, 3584)?,
         positions: Some(side),
         patch_bias: true,
         norm: TowerNorm::Layer,
-        eps: TOWER_EPS,
         mlp: TowerMlp::Plain(act),
         window: None,
-        rope_theta: rope_theta(config)?,
         deep: deep(config, row)?,
-    };
-    check(config, &tower, text)?;
-    Ok(tower)
+        ..common(config)?
+    })
+}
+
+/// Reads the sizes of Qwen2.5-VL's tower. Source: transformers `configuration_qwen2_5_vl.py`, whose default width is
+/// not that of any published tower.
+fn tower_of_windows(config: &Config<'_>) -> Result<TowerSpec> {
+    let act = act(config, "silu");
+    if act != "silu" {
+        return Err(unsupported(config.file, "hidden_act", &json!(act), "silu"));
+    }
+    let common = common(config)?;
+    let pixels = config.size_or("window_size", WINDOW_MAX, 112)?;
+    if pixels < common.patch * common.merge {
+        let of = common.patch * common.merge;
+        return Err(config.invalid(format!("window_size = {pixels} is less than a vector's {of} pixels")));
+    }
+    let key = "fullatt_block_indexes";
+    let whole = layers(config, key, &[7, 15, 23, 31])?;
+    if let Some(layer) = whole.iter().find(|&&layer| layer >= common.depth) {
+        return Err(config.invalid(format!("{key} has {layer} of {} layers", common.depth)));
+    }
+    let window = TowerWindow { pixels, whole: whole.into_iter().collect() };
+    Ok(TowerSpec { window: Some(window), ..common })
+}
+
+/// Reads what all towers have, with Qwen2.5-VL's parts.
+fn common(config: &Config<'_>) -> Result<TowerSpec> {
+    // Published files of Qwen2.5-VL have the older name.
+    for key in ["in_channels", "in_chans"] {
+        let channels = config.size_or(key, 1 << 10, PIXEL_CHANNELS)?;
+        if channels != PIXEL_CHANNELS {
+            return Err(unsupported(config.file, key, &json!(channels), "3"));
+        }
+    }
+    Ok(TowerSpec {
+        depth: config.size_or("depth", LAYERS_MAX, 32)?,
+        hidden: config.size_or("hidden_size", WIDTH_MAX, 1280)?,
+        heads: config.size_or("num_heads", HEADS_MAX, 16)?,
+        ffn: config.size_or("intermediate_size", FFN_MAX, 3420)?,
+        patch: config.size_or("patch_size", PATCH_MAX, 14)?,
+        merge: config.size_or("spatial_merge_size", MERGE_MAX, 2)?,
+        frames: config.size_or("temporal_patch_size", FRAMES_MAX, 2)?,
+        out: config.size_or("out_hidden_size", WIDTH_MAX, 3584)?,
+        positions: None,
+        patch_bias: false,
+        norm: TowerNorm::Rms,
+        eps: TOWER_EPS,
+        mlp: TowerMlp::Gated(Gate::Silu),
+        window: None,
+        rope_theta: rope_theta(config)?,
+        deep: DeepLayers::NONE,
+    })
+}
+
+/// Returns the name of the activation.
+fn act<'a>(config: &'a Config<'_>, default: &'a str) -> &'a str {
+    config.present("hidden_act").and_then(Value::as_str).unwrap_or(default)
 }
 
 fn rope_theta(config: &Config<'_>) -> Result<f64> {
@@ -158,15 +234,20 @@ fn rope_theta(config: &Config<'_>) -> Result<f64> {
 
 fn deep(config: &Config<'_>, row: &Seeing) -> Result<DeepLayers> {
     let key = "deepstack_visual_indexes";
+    let layers = layers(config, key, row.deep)?;
+    DeepLayers::of(&layers).ok_or_else(|| unsupported(config.file, key, &json!(layers), "up to 4, ascending"))
+}
+
+/// Reads a list of layers.
+fn layers(config: &Config<'_>, key: &str, default: &[u32]) -> Result<Vec<u32>> {
     let layers = match config.present(key) {
-        None => Some(row.deep.to_vec()),
+        None => Some(default.to_vec()),
         Some(Value::Array(list)) if list.len() <= LAYERS_MAX as usize => {
             list.iter().map(|layer| layer.as_u64().and_then(|layer| u32::try_from(layer).ok())).collect()
         }
         Some(_) => None,
     };
-    let layers = layers.ok_or_else(|| config.invalid(format!("{key} is no list of layers")))?;
-    DeepLayers::of(&layers).ok_or_else(|| unsupported(config.file, key, &json!(layers), "up to 4, ascending"))
+    layers.ok_or_else(|| config.invalid(format!("{key} is no list of layers")))
 }
 
 fn check(config: &Config<'_>, tower: &TowerSpec, text: &ModelSpec) -> Result<()> {
@@ -195,9 +276,9 @@ fn check(config: &Config<'_>, tower: &TowerSpec, text: &ModelSpec) -> Result<()>
 
 /// Reads the pairs of a head that take time, height and width.
 fn pairs(config: &Value, row: &Seeing, text: &ModelSpec, whole: &Config<'_>) -> Result<[u32; 3]> {
-    let of_text = config.get("text_config").and_then(Value::as_object);
-    let rule = |key: &str| of_text.and_then(|text: &Map<String, Value>| text.get(key)?.get("mrope_section"));
-    let Some(written) = rule("rope_parameters").or_else(|| rule("rope_scaling")) else {
+    let of_text = wrapped::of_text(config);
+    let rule = of_text.as_ref().and_then(wrapped::rope_rule);
+    let Some(written) = rule.and_then(|rule| rule.get("mrope_section")) else {
         return Ok(row.pairs);
     };
     let numbers = written.as_array().filter(|list| list.len() == 3);

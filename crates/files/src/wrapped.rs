@@ -17,11 +17,50 @@ fn inner_name(family: Family) -> &'static str {
     family.architecture().wrapped_name.unwrap_or(family.name())
 }
 
-/// Returns the defaults of a `text_config`: its family, and sizes that other files must contain.
+/// Models whose older files have the language model's keys next to `vision_config`, and no `text_config`.
+const FLAT: [&str; 1] = ["qwen2_5_vl"];
+
+/// Returns the language model's part of a file.
+pub(crate) fn of_text(config: &Value) -> Option<Map<String, Value>> {
+    if let Some(of_text) = config.get("text_config") {
+        return of_text.as_object().cloned();
+    }
+    let is_flat = FLAT.iter().any(|name| config.get("model_type").is_some_and(|own| own == name));
+    let mut own = config.as_object().filter(|_| is_flat)?.clone();
+    // They say what the whole is.
+    for key in ["model_type", "architectures", "vision_config"] {
+        own.remove(key);
+    }
+    Some(own)
+}
+
+/// Returns the object with the rule of rope in a language model's part of a file, where places of images are too.
+pub(crate) fn rope_rule(of_text: &Map<String, Value>) -> Option<&Map<String, Value>> {
+    let rule = |key: &str| of_text.get(key).filter(|value| !value.is_null());
+    rule("rope_parameters").or_else(|| rule("rope_scaling"))?.as_object()
+}
+
+/// Returns a value of a language model's part of a file. `mrope` rotates a text as the default does.
+fn value_of_text(key: &str, value: &Value) -> Value {
+    let mut value = value.clone();
+    if let ("rope_parameters" | "rope_scaling", Some(rule)) = (key, value.as_object_mut()) {
+        let names = ["rope_type", "type"];
+        rule.iter_mut().filter(|(key, kind)| names.contains(&key.as_str()) && *kind == "mrope").for_each(
+            |(_, kind)| {
+                *kind = "default".into();
+            },
+        );
+    }
+    value
+}
+
+/// Returns the defaults of a `text_config`: its family, sizes that other files must contain, and what is not the
+/// family's default.
 fn unwritten(family: Family) -> Map<String, Value> {
-    let defaults = defaults::of(family.architecture()).iter();
-    let sizes = defaults.filter(|(key, _)| defaults::WRITTEN.contains(&key.as_str()));
-    let mut unwritten: Map<_, _> = sizes.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let (own, inner) = (defaults::of(family.architecture()), defaults::named(inner_name(family)));
+    let is_stated = |key: &str, value| defaults::WRITTEN.contains(&key) || own.get(key) != Some(value);
+    let stated = inner.iter().filter(|(key, value)| is_stated(key, value));
+    let mut unwritten: Map<_, _> = stated.map(|(key, value)| (key.clone(), value.clone())).collect();
     unwritten.insert("model_type".into(), family.name().into());
     unwritten
 }
@@ -55,7 +94,7 @@ const OTHERS: [&str; 15] = [
 ///
 /// Errors: `model-unsupported` if its family is none of the whole model's.
 pub(crate) fn text_config(config: &Value, file: &str) -> Result<Option<Value>> {
-    let of_text = config.get("text_config").and_then(Value::as_object);
+    let of_text = of_text(config);
     let families = config.get("model_type").and_then(Value::as_str).map(text_families).unwrap_or_default();
     let (Some(of_text), Some(first)) = (of_text, families.first()) else { return Ok(None) };
     let family = match of_text.get("model_type") {
@@ -66,7 +105,7 @@ pub(crate) fn text_config(config: &Value, file: &str) -> Result<Option<Value>> {
         })?,
     };
     let mut whole = unwritten(*family);
-    whole.extend(of_text.iter().map(|(key, value)| (key.clone(), value.clone())));
+    whole.extend(of_text.iter().map(|(key, value)| (key.clone(), value_of_text(key, value))));
     whole.insert("model_type".into(), family.name().into());
     // The outer value takes precedence.
     for key in ["tie_word_embeddings", "quantization_config"] {

@@ -22,7 +22,12 @@ impl TowerSpec {
             .filter(|tensor| tensor.cols > 0)
             .map(|tensor| 2 * tensor.elements() * of_rows(tensor))
             .sum::<u64>();
-        products + u64::from(self.depth) * 4 * h * patches * patches
+        let of_window = self.window_side().map_or(patches, |side| {
+            let vectors = u64::from(side) * u64::from(side);
+            patches.min(vectors * u64::from(self.rows_per_vector()))
+        });
+        let keys = |layer| if self.sees_windows(layer) { of_window } else { patches };
+        products + (0..self.depth).map(|layer| 4 * h * patches * keys(layer)).sum::<u64>()
     }
 }
 
@@ -80,6 +85,17 @@ mod tests {
         assert_eq!(qwen2_5_vl_7b().parameters(), 676_550_144);
         assert_eq!((qwen3_vl_2b().patch_elements(), qwen2_5_vl_7b().patch_elements()), (1536, 1176));
         assert_eq!((qwen3_vl_2b().head_dim(), qwen3_vl_2b().vectors(64, 64)), (64, 1024));
+    }
+
+    #[test]
+    fn windows_are_of_few_patches_and_cost_as_much() {
+        let spec = qwen2_5_vl_7b();
+        assert_eq!((spec.window_side(), spec.sees_windows(6), spec.sees_windows(7)), (Some(4), true, false));
+        // An image of one row of vectors has most windows of its patches.
+        assert_eq!(spec.windows_max(4 * 9, 1), 1 + 2);
+        let (patches, whole) = (4096, TowerSpec { window: None, ..spec });
+        let less = 28 * 4 * 1280 * patches * (patches - 64);
+        assert_eq!(whole.forward_flops(patches) - spec.forward_flops(patches), less);
     }
 
     #[test]

@@ -90,6 +90,9 @@ pub struct DeepLayers {
 }
 
 impl DeepLayers {
+    /// No layers.
+    pub const NONE: DeepLayers = DeepLayers { layers: [0; DEEP_FEATURES_MAX], count: 0 };
+
     /// Collects layers. None if there are more than `DEEP_FEATURES_MAX`, or if they do not ascend.
     pub fn of(layers: &[u32]) -> Option<DeepLayers> {
         let mut all = DeepLayers { count: layers.len(), ..DeepLayers::default() };
@@ -127,6 +130,23 @@ impl TowerSpec {
     /// Returns the width of the rows that a merger joins.
     pub const fn merged(&self) -> u32 {
         self.hidden * self.rows_per_vector()
+    }
+
+    /// Returns the vectors of a window's side; none if all layers see whole images.
+    pub fn window_side(&self) -> Option<u32> {
+        self.window.map(|window| window.pixels / (self.patch * self.merge))
+    }
+
+    /// True if the rows of a layer see a window alone.
+    pub fn sees_windows(&self, layer: u32) -> bool {
+        self.window.is_some_and(|window| !window.whole.contains(layer))
+    }
+
+    /// Returns the most windows of images of `patches` patches in all: each image has one, and any other one has a side
+    /// of vectors at least.
+    pub fn windows_max(&self, patches: usize, images: usize) -> usize {
+        let vectors = patches / self.rows_per_vector() as usize;
+        self.window_side().map_or(0, |side| images + vectors / side as usize)
     }
 
     /// Returns the vectors of an image of `rows` times `columns` patches.

@@ -32,11 +32,16 @@ pub(super) const NULL_IS_A_VALUE: [&str; 6] = [
 
 /// Returns the defaults of a family by key.
 pub(crate) fn of(architecture: &Architecture) -> &'static Map<String, Value> {
+    named(architecture.family.name())
+}
+
+/// Returns the defaults of a `model_type` by key: a family's, or the one that it has in a model of text and images.
+pub(crate) fn named(model_type: &str) -> &'static Map<String, Value> {
     static TABLE: OnceLock<Map<String, Value>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
         serde_json::from_str(include_str!("defaults.json")).expect("the table is written by a script")
     });
-    table[architecture.family.name()].as_object().expect("each family of the table is an object")
+    table[model_type].as_object().expect("each family of the table is an object")
 }
 
 /// Returns the defaults of an object that has none.
@@ -65,6 +70,8 @@ mod tests {
             assert_eq!(pattern, of_row, "{}", row.family);
         }
         let table: Map<String, Value> = serde_json::from_str(include_str!("defaults.json")).unwrap();
-        assert_eq!(table.len(), ARCHITECTURES.len());
+        let named_apart = ARCHITECTURES.iter().filter_map(|row| row.wrapped_name);
+        assert_eq!(table.len(), ARCHITECTURES.len() + named_apart.clone().count());
+        assert!(named_apart.into_iter().all(|name| table.contains_key(name)));
     }
 }

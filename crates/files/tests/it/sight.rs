@@ -1,7 +1,7 @@
 //! Towers over images in models of text and images: sizes, names, and what is refused.
 
-use plimsoll_arch::{Family, Gelu, ModelSpec, RopeAxes, TowerMlp, tower_tensors};
-use plimsoll_files::{OpenModel, check_against, sight_from_config};
+use plimsoll_arch::{Family, Gate, Gelu, ModelSpec, RopeAxes, TowerMlp, TowerNorm, tower_tensors};
+use plimsoll_files::{OpenModel, check_against, sight_from_config, spec_from_config};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -37,6 +37,52 @@ fn towers_are_read_with_all_of_their_tensors() {
     }
     let text = OpenModel::open(golden("qwen3").to_str().unwrap(), None, false).unwrap();
     assert_eq!(text.sight().unwrap(), None);
+}
+
+#[test]
+fn towers_with_windows_are_read_from_files_of_both_ages() {
+    let model = OpenModel::open(golden("qwen2_5_vl").to_str().unwrap(), None, false).unwrap();
+    check_against(&model).unwrap();
+    let (text, sight) = (model.spec, model.sight().unwrap().unwrap());
+    let tower = sight.tower;
+    assert_eq!((text.family, text.is_wrapped), (Family::Qwen2, true));
+    assert_eq!((sight.axes, sight.image_token, sight.around), (RopeAxes::Runs([2, 3, 3]), 58, [56, 55]));
+    assert_eq!((tower.norm, tower.mlp), (TowerNorm::Rms, TowerMlp::Gated(Gate::Silu)));
+    assert_eq!((tower.window_side(), tower.sees_windows(0), tower.sees_windows(1)), (Some(2), true, false));
+    assert_eq!((tower.positions, tower.patch_bias, tower.patch), (None, false, 4));
+    assert_eq!(text.parameters() + tower.parameters(), 31_616);
+    // Published files have the text's keys next to the tower's, and older names.
+    let whole = config("qwen2_5_vl");
+    let mut flat = whole.clone();
+    let own = flat.as_object_mut().unwrap();
+    let of_text = own.remove("text_config").unwrap();
+    own.extend(of_text.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "model_type"));
+    own.remove("rope_parameters");
+    own.extend([
+        ("rope_scaling".into(), json!({ "type": "mrope", "mrope_section": [2, 3, 3] })),
+        ("rope_theta".into(), json!(1e6)),
+    ]);
+    flat["vision_config"]["in_chans"] = json!(3);
+    assert_eq!(spec_from_config(&flat, "config.json").unwrap(), text);
+    assert_eq!(sight_from_config(&flat, &text, "config.json").unwrap(), Some(sight));
+    for (key, value, slug) in [
+        ("window_size", json!(7), "model-config-invalid"),
+        ("window_size", json!(1 << 20), "model-config-invalid"),
+        ("fullatt_block_indexes", json!([2]), "model-config-invalid"),
+        ("fullatt_block_indexes", json!("all"), "model-config-invalid"),
+        ("hidden_act", json!("quick_gelu"), "model-unsupported"),
+        ("in_chans", json!(1), "model-unsupported"),
+    ] {
+        let mut changed = flat.clone();
+        changed["vision_config"][key] = value.clone();
+        let error = sight_from_config(&changed, &text, "config.json").unwrap_err();
+        assert_eq!(error.slug, slug, "{key} = {value}: {error}");
+    }
+    // What neither kind of file says is as in the class, whose sizes are those of the largest model.
+    let bare = json!({ "model_type": "qwen2_5_vl", "vision_config": {} });
+    let published = ModelSpec::preset("qwen2.5-72b").unwrap();
+    let expect = ModelSpec { rms_eps: 1e-5, is_wrapped: true, max_positions: 32_768, ..published };
+    assert_eq!(spec_from_config(&bare, "config.json").unwrap(), expect);
 }
 
 #[test]

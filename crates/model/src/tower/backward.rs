@@ -1,12 +1,14 @@
 //! The backward pass of a tower: gradients of all its weights, and none of pixels.
 
 use super::VectorTable;
-use super::forward::{LayerStep, activation, merge_input, product};
+use super::forward::{LayerStep, merge_input, product};
 use super::params::{Linear, Merger, NormParams, TowerLayer, TowerParams};
 use super::pass::{Tower, TowerPass};
 use super::regions::TowerBack;
-use plimsoll_arch::{Gelu, TowerSpec};
-use plimsoll_device::{AttentionBackward, Device, LayerNormGrads, RopeBackward, Scores};
+use plimsoll_arch::{Gelu, TowerMlp, TowerSpec};
+use plimsoll_device::{
+    AttentionBackward, Device, LayerNorm, LayerNormGrads, Norm, NormGrads, RopeBackward, Scores,
+};
 use plimsoll_memory::Buf;
 
 /// Adds the gradients of a pass to `grads`, after `forward` of the same pass in a mode with a backward pass. `d`: the
@@ -76,15 +78,21 @@ impl<'a> BackStep<'_, 'a> {
 
     /// Adds the gradient of a norm's input to that of the residual stream, and rounds it for products.
     fn norm(&self, x: Buf<'_>, w: &NormParams<'_>, grads: &NormParams<'_>, dy: Buf<'_>) {
-        let rows = x.len() / w.w.len();
-        let to = LayerNormGrads {
-            dx: self.rows(self.back.d_resid),
-            rounded: Some(self.rows(self.back.d_out)),
-            dw_db: Some((grads.w, grads.b)),
-            add: self.add,
-            stats: self.back.stats.slice(0, 2 * rows),
-        };
-        self.dev.layer_norm_backward(x, w.of(self.spec()), dy, to);
+        let (rows, add, eps) = (x.len() / w.w.len(), self.add, self.spec().eps);
+        let (dx, rounded) = (self.rows(self.back.d_resid), Some(self.rows(self.back.d_out)));
+        match w.b {
+            Some(b) => {
+                let dw_db = grads.b.map(|db| (grads.w, db));
+                let stats = self.back.stats.slice(0, 2 * rows);
+                let to = LayerNormGrads { dx, rounded, dw_db, add, stats };
+                self.dev.layer_norm_backward(x, LayerNorm { w: w.w, b, eps }, dy, to);
+            }
+            None => {
+                let rstd = self.back.stats.slice(0, rows);
+                let to = NormGrads { dx, rounded, dw: Some(grads.w), add, rstd };
+                self.dev.rms_norm_backward(x, Norm::new(w.w, eps), dy, to);
+            }
+        }
     }
 
     /// Computes the gradients of a merger of rows `x`, and adds that of `x`; `d`: [n, H] f32.
@@ -97,6 +105,10 @@ impl<'a> BackStep<'_, 'a> {
         product(dev, &w.up, norm, up);
         dev.gelu(Gelu::Erf, up, act);
         let dy = back.d_vectors.slice(0, d.len());
+        let d = self.pass.windowed(spec).map_or(d, |(vectors, order)| {
+            dev.gather_rows(d, order, vectors);
+            vectors
+        });
         dev.cast(d, dy);
         self.weights(&grads.down, act, dy);
         dev.matmul_dx(dy, w.down.w, d_act, false);
@@ -119,15 +131,24 @@ impl<'a> BackStep<'_, 'a> {
         self.weights(&grads.down, act, d_out);
         // In place of the activation, which nothing reads again.
         dev.matmul_dx(d_out, w.down.w, act, false);
-        dev.gelu_backward(activation(self.spec()), up, act, act);
-        self.weights(&grads.up, norm, act);
-        dev.matmul_dx(act, w.up.w, d_norm, false);
+        let d_up = match self.spec().mlp {
+            TowerMlp::Plain(how) => {
+                dev.gelu_backward(how, up, act, act);
+                act
+            }
+            TowerMlp::Gated(how) => {
+                dev.glu_backward(how, up, self.spec().ffn as usize, act, up, None);
+                up
+            }
+        };
+        self.weights(&grads.up, norm, d_up);
+        dev.matmul_dx(d_up, w.up.w, d_norm, false);
         self.norm(pass.mid(index), &w.ffn_norm, &grads.ffn_norm, d_norm);
         // The norm's output before attention lies where the other's was.
         let mixed = self.rows(r.wide.map_or(r.attn, |wide| wide.mixed));
         self.weights(&grads.output, mixed, d_out);
-        self.attention(w);
-        dev.layer_norm(pass.resid(index), w.attn_norm.of(self.spec()), norm);
+        self.attention(w, index);
+        w.attn_norm.forward(dev, self.spec().eps, pass.resid(index), norm);
         let d_qkv = self.rows(r.qkv);
         self.weights(&grads.qkv, norm, d_qkv);
         dev.matmul_dx(d_qkv, w.qkv.w, d_norm, false);
@@ -135,7 +156,7 @@ impl<'a> BackStep<'_, 'a> {
     }
 
     /// Computes the gradient of q, k and v into `qkv`, from that of the output projection's outputs.
-    fn attention(&self, w: &TowerLayer<'a>) {
+    fn attention(&self, w: &TowerLayer<'a>, index: usize) {
         let (dev, pass, back, spec) = (self.dev, self.pass, &self.back, self.spec());
         let (r, heads) = (&pass.regions, spec.heads as usize);
         let (dout, d_out) = (self.rows(back.d_attn), self.rows(back.d_out));
@@ -150,7 +171,7 @@ impl<'a> BackStep<'_, 'a> {
         }
         let (q, out, lse) = (self.rows(r.q), self.rows(r.attn), self.rows(back.lse));
         let (dq, dkv) = (self.rows(back.dq), self.rows(back.dkv));
-        let (kv, batch, scores) = (pass.kv(spec), pass.batch(), Scores::of_whole());
+        let (kv, batch, scores) = (pass.kv(spec, index), pass.batch(spec, index), Scores::of_whole());
         dev.attention_backward(AttentionBackward { q, kv, batch, scores, out, lse, dout, dq, dkv });
         let (rotation, positions) = (pass.rotation(self.tower), batch.positions);
         let dqkv = self.rows(r.wide.map_or(r.qkv, |wide| wide.qkv));

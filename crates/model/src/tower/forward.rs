@@ -72,20 +72,24 @@ impl<'a> LayerStep<'_, 'a> {
         let LayerStep { dev, tower, w, pass, index } = *self;
         let (spec, r) = (&tower.spec, &pass.regions);
         let (norm, mid) = (pass.rows_of(r.norm), pass.mid(index));
-        dev.layer_norm(pass.resid(index), w.attn_norm.of(spec), norm);
+        w.attn_norm.forward(dev, spec.eps, pass.resid(index), norm);
         product(dev, &w.qkv, norm, pass.rows_of(r.qkv));
         let mixed = self.attend();
         dev.matmul_add(mixed, w.output.w, pass.resid(index), mid);
         dev.add_bias(mid, w.output.b);
-        dev.layer_norm(mid, w.ffn_norm.of(spec), norm);
-        product(dev, &w.up, norm, pass.rows_of(r.up));
-        dev.gelu(activation(spec), pass.rows_of(r.up), self.act());
+        w.ffn_norm.forward(dev, spec.eps, mid, norm);
+        let up = pass.rows_of(r.up);
+        product(dev, &w.up, norm, up);
+        match spec.mlp {
+            TowerMlp::Plain(how) => dev.gelu(how, up, self.act()),
+            TowerMlp::Gated(how) => dev.glu(how, up, spec.ffn as usize, self.act()),
+        }
     }
 
-    /// Returns the activation's output, which is in place where nothing reads its input again.
+    /// Returns the activation's output, which is in place where it is as wide and nothing reads its input again.
     pub(super) fn act(&self) -> Buf<'a> {
         let r = &self.pass.regions;
-        self.pass.rows_of(r.back.map_or(r.up, |back| back.act))
+        self.pass.rows_of(r.act.unwrap_or(r.up))
     }
 
     /// Computes attention; returns its outputs, [M, h] e.
@@ -98,7 +102,8 @@ impl<'a> LayerStep<'_, 'a> {
             pass.move_heads(dev, spec, 3 * heads, qkv, to);
             qkv = to;
         }
-        let (q, attn, batch, kv) = (pass.rows_of(r.q), pass.rows_of(r.attn), pass.batch(), pass.kv(spec));
+        let (q, attn) = (pass.rows_of(r.q), pass.rows_of(r.attn));
+        let (batch, kv) = (pass.batch(spec, self.index), pass.kv(spec, self.index));
         dev.rope(qkv, None, pass.rotation(tower), batch, kv, q);
         let lse = r.back.map(|back| pass.rows_of(back.lse));
         dev.attention(q, kv, batch, Scores::of_whole(), attn, lse);
@@ -116,14 +121,6 @@ impl<'a> LayerStep<'_, 'a> {
     }
 }
 
-/// Returns the activation of layers.
-pub(super) fn activation(spec: &TowerSpec) -> Gelu {
-    match spec.mlp {
-        TowerMlp::Plain(how) => how,
-        TowerMlp::Gated(_) => panic!("layouts refuse gated feed-forward parts of towers"),
-    }
-}
-
 /// The norm of a merger: its rows are those of the tower, or joined ones; its width says which.
 pub(super) fn merge_input<'p>(
     dev: &dyn Device,
@@ -134,11 +131,11 @@ pub(super) fn merge_input<'p>(
 ) -> Buf<'p> {
     // Rows of a vector are neighbours: joined rows are the same memory.
     let norm = pass.rows_of(pass.regions.norm);
-    dev.layer_norm(x, w.norm.of(spec), norm);
+    w.norm.forward(dev, spec.eps, x, norm);
     norm
 }
 
-/// Joins the rows of each vector: x is [M, h] f32, out [n, H] f32.
+/// Joins the rows of each vector: x is [M, h] f32, out [n, H] f32, image by image and row by row.
 fn merge<'p>(
     dev: &dyn Device,
     spec: &TowerSpec,
@@ -150,6 +147,11 @@ fn merge<'p>(
     let up = pass.merged(spec, pass.regions.merge);
     product(dev, &w.up, norm, up);
     dev.gelu(Gelu::Erf, up, up);
-    dev.matmul(up, w.down.w, None, out, false);
-    dev.add_bias(out, w.down.b);
+    let windowed = pass.windowed(spec);
+    let to = windowed.map_or(out, |(vectors, _)| vectors);
+    dev.matmul(up, w.down.w, None, to, false);
+    dev.add_bias(to, w.down.b);
+    if let Some((vectors, order)) = windowed {
+        dev.replace_rows(vectors, order, out);
+    }
 }

@@ -2,9 +2,9 @@
 
 use crate::load::load_flat;
 use crate::params::{ParamTable, Part};
-use plimsoll_arch::{ParamKind, TowerMlp, TowerNorm, TowerParam, TowerSpec, tower_tensors};
-use plimsoll_base::{Bytes, DType, Error, Result};
-use plimsoll_device::{Device, LayerNorm, Layouts, Matrix, MatrixLayout};
+use plimsoll_arch::{ParamKind, TowerParam, TowerSpec, tower_tensors};
+use plimsoll_base::{Bytes, DType, Result};
+use plimsoll_device::{Device, LayerNorm, Layouts, Matrix, MatrixLayout, Norm};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Buf;
 
@@ -44,21 +44,6 @@ pub fn load_tower(
     load_flat(dev, model, table, (params.all, params.patch.layout), seed, staging)
 }
 
-/// Requires that a tower consists of parts that are computed here.
-///
-/// Errors: `model-unsupported`.
-pub(super) fn check(spec: &TowerSpec) -> Result<()> {
-    let (what, built) = match (spec.norm, spec.mlp, spec.window) {
-        (TowerNorm::Rms, ..) => ("norms by the root of the mean square", "norms by mean and variance"),
-        (_, TowerMlp::Gated(_), _) => ("gated feed-forward parts", "plain ones"),
-        (.., Some(_)) => ("windows", "layers that see whole images"),
-        (TowerNorm::Layer, TowerMlp::Plain(_), None) => return Ok(()),
-    };
-    let message = format!("a tower over images has {what}, built are {built}");
-    Err(Error::new("model-unsupported", message)
-        .hint("`plimsoll explain model-unsupported` lists what is not built"))
-}
-
 /// A product with a bias: y = x W^T + b.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear<'a> {
@@ -66,16 +51,20 @@ pub(super) struct Linear<'a> {
     pub(super) b: Buf<'a>,
 }
 
-/// Weight and bias of a norm.
+/// Weight of a norm, and its bias if it takes the mean away.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NormParams<'a> {
     pub(super) w: Buf<'a>,
-    pub(super) b: Buf<'a>,
+    pub(super) b: Option<Buf<'a>>,
 }
 
 impl<'a> NormParams<'a> {
-    pub(super) fn of(&self, spec: &TowerSpec) -> LayerNorm<'a> {
-        LayerNorm { w: self.w, b: self.b, eps: spec.eps }
+    /// Computes the norm of rows; x: [M, h] f32, out: [M, h] e.
+    pub(super) fn forward(&self, dev: &dyn Device, eps: f32, x: Buf<'_>, out: Buf<'_>) {
+        match self.b {
+            Some(b) => dev.layer_norm(x, LayerNorm { w: self.w, b, eps }, out),
+            None => dev.rms_norm(x, Norm::new(self.w, eps), out),
+        }
     }
 }
 
@@ -133,7 +122,7 @@ impl<'a> TowerParams<'a> {
         };
         let norm = |[w, b]: [P; 2], index| NormParams {
             w: vector(w, index).expect("a norm of the table"),
-            b: vector(b, index).expect("norms by mean and variance have biases"),
+            b: vector(b, index),
         };
         let layers = (0..spec.depth).map(|layer| TowerLayer {
             attn_norm: norm([P::AttnNorm, P::AttnNormBias], layer),

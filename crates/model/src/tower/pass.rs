@@ -1,8 +1,8 @@
 //! A tower with its weights, and a pass whose index arrays and pixels are on the device.
 
-use super::index::TowerIndex;
+use super::index::{TowerIndex, TowerSegments};
 use super::params::TowerParams;
-use super::regions::{TowerRegions, padded};
+use super::regions::{SegmentRegions, TowerRegions, padded};
 use plimsoll_arch::{RopeAxes, TowerSpec};
 use plimsoll_base::math::{pow, sin_cos};
 use plimsoll_device::{
@@ -46,30 +46,45 @@ pub struct TowerPass<'p> {
     pub(super) regions: TowerRegions<'p>,
     /// M.
     pub(super) rows: usize,
-    pub(super) segments: usize,
+    whole: Extent,
+    windows: Option<Extent>,
+}
+
+/// How much of the regions of segments a pass uses.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    /// Words of segments.
+    segments: usize,
     /// Blocks of keys.
     blocks: usize,
     keys_max: usize,
 }
 
+impl Extent {
+    fn upload(dev: &dyn Device, to: SegmentRegions<'_>, of: &TowerSegments) -> Extent {
+        dev.write_u32(to.slots, 0, &of.slots);
+        dev.write_u32(to.tables, 0, &of.tables);
+        dev.write_u32(to.segments, 0, &of.segments);
+        Extent { segments: of.segments.len(), blocks: of.tables.len(), keys_max: of.keys_max }
+    }
+}
+
 impl<'p> TowerPass<'p> {
-    /// Uploads the index arrays and the patches, [M, 3 frames p^2] in the order of `index`. Panics if they exceed a
-    /// limit: images are put together within limits.
+    /// Uploads the index arrays and the patches, [M, 3 frames p^2]: image by image, vectors row by row. Panics if they
+    /// exceed a limit: images are put together within limits.
     pub fn upload(
         dev: &dyn Device,
         regions: TowerRegions<'p>,
         index: &TowerIndex,
         patches: &[f32],
     ) -> TowerPass<'p> {
-        let (rows, blocks) = (index.patches(), index.tables.len());
+        let rows = index.patches();
         let capacity = regions.positions.len();
         assert!(rows > 0 && rows <= capacity, "{rows} patches, room for {capacity}");
         assert_eq!(patches.len(), rows * (regions.pixels.len() / capacity), "numbers of each patch");
         dev.write_u32(regions.places, 0, &index.places);
         dev.write_u32(regions.positions, 0, &(0..rows as u32).collect::<Vec<_>>());
-        dev.write_u32(regions.slots, 0, &index.slots);
-        dev.write_u32(regions.tables, 0, &index.tables);
-        dev.write_u32(regions.segments, 0, &index.segments);
+        let whole = Extent::upload(dev, regions.whole, &index.whole);
         if let Some((corners, weights)) = regions.corners {
             for corner in 0..4 {
                 let own = corner * rows..(corner + 1) * rows;
@@ -77,9 +92,19 @@ impl<'p> TowerPass<'p> {
                 dev.write_f32(weights, corner * capacity, &index.weights[own]);
             }
         }
-        dev.write_f32(regions.pixels, 0, patches);
-        let segments = index.segments.len();
-        TowerPass { regions, rows, segments, blocks, keys_max: index.keys_max }
+        let windows = regions.windows.zip(index.windows.as_ref()).map(|(to, windows)| {
+            dev.write_u32(to.order, 0, &index.order);
+            Extent::upload(dev, to.of, windows)
+        });
+        if windows.is_none() {
+            dev.write_f32(regions.pixels, 0, patches);
+        }
+        // Neighbours in a row of a window are neighbours in the image, so a run is one write.
+        let of_vector = patches.len() / index.order.len().max(1);
+        index.each_run(|at, first, run| {
+            dev.write_f32(regions.pixels, at * of_vector, &patches[first * of_vector..][..run * of_vector]);
+        });
+        TowerPass { regions, rows, whole, windows }
     }
 
     /// Returns the first M rows of a region of rows.
@@ -116,9 +141,17 @@ impl<'p> TowerPass<'p> {
         if self.regions.back.is_some() { self.rows_of(self.regions.mid) } else { self.resid(layer) }
     }
 
-    pub(super) fn kv(&self, spec: &TowerSpec) -> Kv<'p> {
+    /// Returns what the rows of a layer see.
+    fn view(&self, spec: &TowerSpec, layer: usize) -> (SegmentRegions<'p>, Extent) {
+        match self.regions.windows.zip(self.windows) {
+            Some((regions, extent)) if spec.sees_windows(layer as u32) => (regions.of, extent),
+            _ => (self.regions.whole, self.whole),
+        }
+    }
+
+    pub(super) fn kv(&self, spec: &TowerSpec, layer: usize) -> Kv<'p> {
         let (heads, d) = (spec.heads as usize, padded(spec));
-        let used = self.blocks * KV_BLOCK * heads * d;
+        let used = self.view(spec, layer).1.blocks * KV_BLOCK * heads * d;
         let [keys, values] = [self.regions.keys, self.regions.values].map(|buf| buf.slice(0, used));
         Kv { keys, values, kv_heads: heads, head_dim: d }
     }
@@ -128,15 +161,22 @@ impl<'p> TowerPass<'p> {
         Heads { heads, kv_heads: heads, head_dim: padded(spec) }
     }
 
-    pub(super) fn batch(&self) -> Batch<'p> {
-        let r = &self.regions;
+    pub(super) fn batch(&self, spec: &TowerSpec, layer: usize) -> Batch<'p> {
+        let (regions, extent) = self.view(spec, layer);
         Batch {
-            positions: self.rows_of(r.positions),
-            slots: self.rows_of(r.slots),
-            segments: r.segments.slice(0, self.segments),
-            tables: r.tables.slice(0, self.blocks),
-            keys_max: self.keys_max,
+            positions: self.rows_of(self.regions.positions),
+            slots: self.rows_of(regions.slots),
+            segments: regions.segments.slice(0, extent.segments),
+            tables: regions.tables.slice(0, extent.blocks),
+            keys_max: extent.keys_max,
         }
+    }
+
+    /// Returns where the vectors of a tower with windows are in the order of the pass, [n, H] f32, and which each is.
+    pub(super) fn windowed(&self, spec: &TowerSpec) -> Option<(Buf<'p>, Buf<'p>)> {
+        let count = self.rows / spec.rows_per_vector() as usize;
+        let regions = self.regions.windows?;
+        Some((regions.vectors.slice(0, count * spec.out as usize), regions.order.slice(0, count)))
     }
 
     pub(super) fn rotation(&self, tower: &Tower<'p>) -> Rotation<'p> {

@@ -1,9 +1,8 @@
 //! The regions of a pass through a tower, as rows of the plan, and the handles to them.
 
-use super::params::check;
 use crate::activations::mode::Mode;
 use crate::activations::shape::Target;
-use plimsoll_arch::{TowerParam, TowerSpec, tower_tensors};
+use plimsoll_arch::{TowerMlp, TowerParam, TowerSpec, tower_tensors};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{KV_BLOCK, SEGMENT_FIELDS};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
@@ -21,9 +20,9 @@ pub struct TowerLimits {
 }
 
 impl TowerLimits {
-    /// Returns the blocks of keys: each image begins one.
-    fn blocks(self) -> usize {
-        self.patches.div_ceil(KV_BLOCK) + self.images
+    /// Returns the blocks of keys: each segment begins one.
+    fn blocks(self, segments: usize) -> usize {
+        self.patches.div_ceil(KV_BLOCK) + segments
     }
 }
 
@@ -53,13 +52,18 @@ fn sizes(
     let [h, a, f, out] = [spec.hidden, spec.heads, spec.ffn, spec.out].map(|n| n as usize);
     let (wide, merged) = (a * padded(spec), spec.merged() as usize);
     let vectors = m / spec.rows_per_vector() as usize;
-    let cache = limits.blocks() * KV_BLOCK * wide;
+    let windows = spec.windows_max(m, limits.images);
+    let cache = limits.blocks(limits.images.max(windows)) * KV_BLOCK * wide;
+    let (up, gates) = match spec.mlp {
+        TowerMlp::Plain(_) => (f, false),
+        TowerMlp::Gated(_) => (2 * f, true),
+    };
     let inputs = if update { spec.depth as usize + 1 } else { 1 };
     let mut all = vec![
         ("places", vec![m, 3], DType::U32),
         ("positions", vec![m], DType::U32),
         ("slots", vec![m], DType::U32),
-        ("tables", vec![limits.blocks()], DType::U32),
+        ("tables", vec![limits.blocks(limits.images)], DType::U32),
         ("segments", vec![limits.images, SEGMENT_FIELDS], DType::U32),
         ("pixels", vec![m, spec.patch_elements() as usize], weights),
         ("resid", vec![inputs, m, h], DType::F32),
@@ -71,49 +75,73 @@ fn sizes(
         ("keys", vec![cache], weights),
         ("values", vec![cache], weights),
         ("attn", vec![m, wide], weights),
-        ("up", vec![m, f], weights),
+        ("up", vec![m, up], weights),
         ("merge", vec![vectors, merged], weights),
     ];
     if spec.positions.is_some() {
         all.extend([("corners", vec![4, m], DType::U32), ("corner_weights", vec![4, m], DType::F32)]);
     }
+    if spec.window.is_some() {
+        all.extend([
+            ("window_slots", vec![m], DType::U32),
+            ("window_tables", vec![limits.blocks(windows)], DType::U32),
+            ("window_segments", vec![windows, SEGMENT_FIELDS], DType::U32),
+            ("order", vec![vectors], DType::U32),
+            ("vectors", vec![vectors, out], DType::F32),
+        ]);
+    }
+    if gates || update {
+        all.push(("act", vec![m, f], weights));
+    }
     if wide > h {
         all.extend([("wide_qkv", vec![m, 3 * wide], weights), ("mixed", vec![m, h], weights)]);
     }
     if update {
-        let tensors = tower_tensors(spec);
-        let pack = tensors.iter().filter(|tensor| tensor.cols > 0).map(|tensor| {
-            let rows = if tensor.param.is_merger() { vectors } else { m };
-            let is_product = tensor.param != TowerParam::Positions;
-            if is_product {
-                (kind.pack)(rows as u64, tensor.rows.into(), tensor.cols.into(), weights)
-            } else {
-                0
-            }
-        });
-        let pack = pack.max().unwrap_or(0) as usize;
-        all.extend([
-            ("lse", vec![m, a], DType::F32),
-            ("act", vec![m, f], weights),
-            ("merge_act", vec![vectors, merged], weights),
-            ("d_resid", vec![m, h], DType::F32),
-            ("d_out", vec![m, h], weights),
-            ("d_norm", vec![m, h], weights),
-            ("d_attn", vec![m, wide], weights),
-            ("dq", vec![m, wide], DType::F32),
-            ("dkv", vec![m, 2 * wide], DType::F32),
-            ("stats", vec![2, m], DType::F32),
-            ("d_vectors", vec![vectors, out], weights),
-            ("d_merge", vec![vectors, merged], weights),
-            ("pack", vec![pack], weights),
-        ]);
+        all.extend(sizes_of_update(spec, kind, weights, limits));
     }
     all
 }
 
+/// Sizes of the regions that a backward pass adds, as `sizes`.
+fn sizes_of_update(
+    spec: &TowerSpec,
+    kind: &plimsoll_device::Layouts,
+    weights: DType,
+    limits: TowerLimits,
+) -> Vec<(&'static str, Vec<usize>, DType)> {
+    let m = limits.patches;
+    let [h, a, out] = [spec.hidden, spec.heads, spec.out].map(|n| n as usize);
+    let (wide, merged) = (a * padded(spec), spec.merged() as usize);
+    let vectors = m / spec.rows_per_vector() as usize;
+    let pack = tower_tensors(spec).into_iter().filter(|tensor| tensor.cols > 0).map(|tensor| {
+        let rows = if tensor.param.is_merger() { vectors } else { m };
+        let is_product = tensor.param != TowerParam::Positions;
+        if is_product {
+            (kind.pack)(rows as u64, tensor.rows.into(), tensor.cols.into(), weights)
+        } else {
+            0
+        }
+    });
+    let pack = pack.max().unwrap_or(0) as usize;
+    vec![
+        ("lse", vec![m, a], DType::F32),
+        ("merge_act", vec![vectors, merged], weights),
+        ("d_resid", vec![m, h], DType::F32),
+        ("d_out", vec![m, h], weights),
+        ("d_norm", vec![m, h], weights),
+        ("d_attn", vec![m, wide], weights),
+        ("dq", vec![m, wide], DType::F32),
+        ("dkv", vec![m, 2 * wide], DType::F32),
+        ("stats", vec![2, m], DType::F32),
+        ("d_vectors", vec![vectors, out], weights),
+        ("d_merge", vec![vectors, merged], weights),
+        ("pack", vec![pack], weights),
+    ]
+}
+
 /// Returns the regions of a tower's pass in the phase of a mode. Names begin with the mode's prefix and `tower`.
 ///
-/// Errors: `size-overflow`; `model-unsupported` for a tower of parts that are not built.
+/// Errors: `size-overflow`.
 pub fn tower_layout(
     spec: &TowerSpec,
     weights: DType,
@@ -121,7 +149,6 @@ pub fn tower_layout(
     mode: Mode,
     limits: TowerLimits,
 ) -> Result<Layout> {
-    check(spec)?;
     let mut layout = Layout::new();
     let phases = PhaseSet::of(&[mode.phase()]);
     let update = mode.recompute().is_some();
@@ -131,6 +158,24 @@ pub fn tower_layout(
         layout.arena(&name, "model", target.pool, phases, &shape, dtype)?;
     }
     Ok(layout)
+}
+
+/// Index arrays of rows that see each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SegmentRegions<'p> {
+    pub(super) slots: Buf<'p>,
+    pub(super) tables: Buf<'p>,
+    pub(super) segments: Buf<'p>,
+}
+
+/// Regions of windows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowRegions<'p> {
+    pub(super) of: SegmentRegions<'p>,
+    /// [n] u32, see `TowerIndex`
+    pub(super) order: Buf<'p>,
+    /// [n, H] f32: vectors, or their gradients, in the order of the pass
+    pub(super) vectors: Buf<'p>,
 }
 
 /// Regions of heads that are padded.
@@ -146,7 +191,6 @@ pub(super) struct Wide<'p> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TowerBack<'p> {
     pub(super) lse: Buf<'p>,
-    pub(super) act: Buf<'p>,
     pub(super) merge_act: Buf<'p>,
     /// [M, h] f32
     pub(super) d_resid: Buf<'p>,
@@ -167,9 +211,8 @@ pub(super) struct TowerBack<'p> {
 pub struct TowerRegions<'p> {
     pub(super) places: Buf<'p>,
     pub(super) positions: Buf<'p>,
-    pub(super) slots: Buf<'p>,
-    pub(super) tables: Buf<'p>,
-    pub(super) segments: Buf<'p>,
+    pub(super) whole: SegmentRegions<'p>,
+    pub(super) windows: Option<WindowRegions<'p>>,
     /// Learned positions and their weights.
     pub(super) corners: Option<(Buf<'p>, Buf<'p>)>,
     pub(super) pixels: Buf<'p>,
@@ -185,6 +228,8 @@ pub struct TowerRegions<'p> {
     pub(super) attn: Buf<'p>,
     pub(super) wide: Option<Wide<'p>>,
     pub(super) up: Buf<'p>,
+    /// [M, f] e: the activation's output, unless it is in place.
+    pub(super) act: Option<Buf<'p>>,
     pub(super) merge: Buf<'p>,
     pub(super) back: Option<TowerBack<'p>>,
 }
@@ -197,7 +242,6 @@ impl<'p> TowerRegions<'p> {
         let buf = |name: &str| get(name).expect("a region of the tower's layout");
         let back = get("d_resid").map(|d_resid| TowerBack {
             lse: buf("lse"),
-            act: buf("act"),
             merge_act: buf("merge_act"),
             d_resid,
             d_out: buf("d_out"),
@@ -213,9 +257,12 @@ impl<'p> TowerRegions<'p> {
         TowerRegions {
             places: buf("places"),
             positions: buf("positions"),
-            slots: buf("slots"),
-            tables: buf("tables"),
-            segments: buf("segments"),
+            whole: SegmentRegions { slots: buf("slots"), tables: buf("tables"), segments: buf("segments") },
+            windows: get("window_slots").map(|slots| WindowRegions {
+                of: SegmentRegions { slots, tables: buf("window_tables"), segments: buf("window_segments") },
+                order: buf("order"),
+                vectors: buf("vectors"),
+            }),
             corners: get("corners").map(|corners| (corners, buf("corner_weights"))),
             pixels: buf("pixels"),
             resid: buf("resid"),
@@ -229,6 +276,7 @@ impl<'p> TowerRegions<'p> {
             attn: buf("attn"),
             wide: get("wide_qkv").map(|qkv| Wide { qkv, mixed: buf("mixed") }),
             up: buf("up"),
+            act: get("act"),
             merge: buf("merge"),
             back,
         }

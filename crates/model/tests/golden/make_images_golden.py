@@ -63,6 +63,21 @@ TEXT_CONFIG = {
 }
 
 
+# Layer 0 sees windows of two vectors a side, layer 1 whole images.
+VISION2_5 = {
+    "depth": 2,
+    "hidden_size": 16,
+    "intermediate_size": 20,
+    "num_heads": 2,
+    "patch_size": 4,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": HIDDEN,
+    "window_size": 16,
+    "fullatt_block_indexes": [1],
+}
+
+
 def rope(section, **more):
     return {"rope_type": "default", "mrope_section": section, "mrope_interleaved": True, **more}
 
@@ -76,6 +91,15 @@ MODELS = {
             **TEXT_CONFIG,
             "rope_parameters": rope([4, 2, 2], rope_theta=5e6),
             "tie_word_embeddings": True,
+        },
+    },
+    "qwen2_5_vl": {
+        **TOKENS,
+        "vision_config": VISION2_5,
+        "text_config": {
+            **TEXT_CONFIG,
+            "num_attention_heads": 2,
+            "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6},
         },
     },
     "qwen3_5_vl": {
