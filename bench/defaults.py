@@ -44,6 +44,7 @@ CLASSES = {
     "gpt_oss": "GptOssConfig",
     "qwen2_5_vl_text": "Qwen2_5_VLTextConfig",
     "qwen3_vl_text": "Qwen3VLTextConfig",
+    "qwen3_vl_moe_text": "Qwen3VLMoeTextConfig",
 }
 
 # Keys that the reader reads, but for lists of layers and rotary rules, which have no defaults of their own.

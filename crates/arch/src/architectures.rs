@@ -142,6 +142,8 @@ pub const ARCHITECTURES: [Architecture; Family::ALL.len()] = [
         qk_norms: Some(QkNorms::Heads),
         has_experts: true,
         reads_mlp_bias: false,
+        wrapper: Some("qwen3_vl_moe"),
+        wrapped_name: Some("qwen3_vl_moe_text"),
         config_keys: &[("use_sliding_window", Some(false)), ("output_router_logits", Some(false))],
         ..LLAMA
     },

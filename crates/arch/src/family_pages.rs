@@ -41,7 +41,7 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
     },
     FamilyPage {
         family: Family::Qwen2,
-        models: "Qwen2, Qwen2.5",
+        models: "Qwen2, Qwen2.5, Qwen2.5-VL",
         beyond: "bias on q, k and v; windows from layer `max_window_layers` on, if `use_sliding_window`",
     },
     FamilyPage {
@@ -51,7 +51,7 @@ const PAGES: [FamilyPage; Family::ALL.len()] = [
     },
     FamilyPage {
         family: Family::Qwen3Moe,
-        models: "Qwen3-MoE: 30B-A3B, 235B-A22B, Coder",
+        models: "Qwen3-MoE: 30B-A3B, 235B-A22B, Coder, VL",
         beyond: "as Qwen3, without windows; feed-forward parts of experts, in all layers or those that \
                  `mlp_only_layers` and `decoder_sparse_step` leave",
     },

@@ -20,6 +20,7 @@ mod hub_push;
 #[cfg(feature = "hub")]
 mod hub_wire;
 mod identity;
+mod joined_experts;
 mod mxfp4;
 mod no_link;
 mod open;

@@ -8,7 +8,7 @@ use crate::gguf::model::{self, GgufTokenizer};
 use crate::source::{ADAPTER_CONFIG, Local, is_repo, of_run, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
-use crate::{builtin, mxfp4, safetensors_dir, wrapped};
+use crate::{builtin, joined_experts, mxfp4, safetensors_dir, wrapped};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::Value;
@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 
 /// Name of the file that says what ends a response.
 const GENERATION_CONFIG: &str = "generation_config.json";
+/// Rows of which a column is read at once, where a file has columns.
+const COLUMN_ROWS: usize = 1024;
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// Largest parsed JSON file, which takes up to 30 times its text. `tokenizer_config.json` in use has up to 1.2 MB.
 const SMALL_JSON_BYTES_MAX: u64 = 4 << 20;
@@ -133,8 +135,12 @@ impl OpenModel {
             "rows {rows:?} of {:?}",
             tensor.shape
         );
-        if tensor.row_order == RowOrder::Stored {
-            return self.read_values(tensor, rows.start * row_values, staging, out);
+        match tensor.row_order {
+            RowOrder::Stored => return self.read_values(tensor, rows.start * row_values, staging, out),
+            RowOrder::Columns { stride } => {
+                return self.read_columns(tensor, stride, rows.start, staging, out);
+            }
+            _ => {}
         }
         if let Some(read) = mxfp4::read_experts(&self.files, tensor, rows.clone(), out) {
             return read;
@@ -157,6 +163,7 @@ impl OpenModel {
         if tensor.row_order == RowOrder::Stored {
             return self.read_values(tensor, first, staging, out);
         }
+        assert!(!matches!(tensor.row_order, RowOrder::Columns { .. }), "columns are read by rows");
         let width: u64 = tensor.shape[1..].iter().product();
         let (mut at, mut left) = (first, out);
         while !left.is_empty() {
@@ -183,6 +190,7 @@ impl OpenModel {
         if let Some(read) = mxfp4::read(&self.files, tensor, rows.clone(), out) {
             return read;
         }
+        assert!(!matches!(tensor.row_order, RowOrder::Columns { .. }), "{name} has columns");
         let matrices: u64 = tensor.shape[1..tensor.shape.len() - 1].iter().product();
         let row_bytes = tensor.bytes / (tensor.shape[0] * matrices);
         assert_eq!(
@@ -204,6 +212,29 @@ impl OpenModel {
     /// Asks the system to read bytes of a tensor soon.
     pub(crate) fn will_read(&self, tensor: &TensorInfo, first: u64, bytes: u64) {
         self.files[tensor.file].will_read(tensor.offset + first, bytes);
+    }
+
+    /// Reads whole rows from `first` on of a matrix whose columns are neighbours in the file.
+    fn read_columns(
+        &self,
+        tensor: &TensorInfo,
+        stride: u64,
+        first: u64,
+        staging: &mut [u8],
+        out: &mut [f32],
+    ) -> Result<()> {
+        let k = tensor.shape[1] as usize;
+        let mut column = [0.0; COLUMN_ROWS];
+        for (above, rows) in (first..).step_by(COLUMN_ROWS).zip(out.chunks_mut(COLUMN_ROWS * k)) {
+            let column = &mut column[..rows.len() / k];
+            for col in 0..k {
+                self.read_values(tensor, col as u64 * stride + above, staging, column)?;
+                for (row, x) in rows.chunks_exact_mut(k).zip(&*column) {
+                    row[col] = *x;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads `out.len()` contiguous values, from value `first` of the tensor.
@@ -316,6 +347,7 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let of_tower = if seeing.is_some() { wrapped::tower_tensors(&tensors)? } else { Vec::new() };
     let tensors = if spec.is_wrapped { wrapped::text_tensors(tensors)? } else { tensors };
     let tensors = mxfp4::joined(tensors, is_in_mxfp4(&config), dir)?;
+    let tensors = joined_experts::apart(tensors, &spec);
     let spec = with_experts_of_file(spec, &tensors);
     let tokenizer = tokenizer_of(dir)?;
     let ids = token_ids(&config, generation.as_ref());

@@ -62,8 +62,9 @@ const QWEN3_5: Seeing = Seeing {
     tokens: [248_056, 248_053, 248_054],
     ..QWEN3_VL
 };
-const SEEING: [Seeing; 4] = [
+const SEEING: [Seeing; 5] = [
     QWEN3_VL,
+    Seeing { model_type: "qwen3_vl_moe", ..QWEN3_VL },
     QWEN3_5,
     Seeing { model_type: "qwen3_5_moe", ..QWEN3_5 },
     Seeing { model_type: "qwen2_5_vl", kind: Kind::Qwen25, deep: &[], pairs: [16, 24, 24], ..QWEN3_VL },

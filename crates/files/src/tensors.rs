@@ -22,6 +22,11 @@ pub enum RowOrder {
     ValueColumns(ValueHeads),
     /// The order of `ValueHeads` for numbers x, each stored as -e^x.
     Decays(ValueHeads),
+    /// Columns: element (row, col) is value `stride` col + row from the first on.
+    Columns {
+        /// Values from a column to the next.
+        stride: u64,
+    },
     /// Matrices of experts in MXFP4, which are read as blocks of rows or expert by expert; their scales lie apart.
     Mxfp4 {
         /// Index of the file with the scales.
@@ -56,6 +61,7 @@ impl RowOrder {
     pub(crate) fn stored_row(self, row: u64) -> u64 {
         match self {
             RowOrder::Stored | RowOrder::ValueColumns(_) | RowOrder::Mxfp4 { .. } => row,
+            RowOrder::Columns { .. } => row,
             RowOrder::ValueHeads { from, heads } => match row.checked_sub(from.into()) {
                 Some(row) => u64::from(from) + heads.stored(row),
                 None => row,

@@ -54,6 +54,9 @@ fn value_of_text(key: &str, value: &Value) -> Value {
     value
 }
 
+/// What the language model of a family inside of others does whatever its file says.
+const ALWAYS: [(Family, &str); 1] = [(Family::Qwen3Moe, "norm_topk_prob")];
+
 /// Returns the defaults of a `text_config`: its family, sizes that other files must contain, and what is not the
 /// family's default.
 fn unwritten(family: Family) -> Map<String, Value> {
@@ -105,8 +108,13 @@ pub(crate) fn text_config(config: &Value, file: &str) -> Result<Option<Value>> {
         })?,
     };
     let mut whole = unwritten(*family);
+    if of_text.contains_key("num_local_experts") {
+        whole.remove("num_experts"); // The same number, under the name of transformers 5.
+    }
     whole.extend(of_text.iter().map(|(key, value)| (key.clone(), value_of_text(key, value))));
     whole.insert("model_type".into(), family.name().into());
+    let always = ALWAYS.iter().filter(|(of, _)| of == family);
+    whole.extend(always.map(|(_, key)| (key.to_string(), true.into())));
     // The outer value takes precedence.
     for key in ["tie_word_embeddings", "quantization_config"] {
         whole.extend(config.get(key).map(|value| (key.to_string(), value.clone())));

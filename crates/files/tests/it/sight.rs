@@ -146,3 +146,56 @@ fn a_tower_without_its_tensors_is_refused_where_it_is_asked_for() {
         assert_eq!(model.sight().map_err(|error| error.slug).err().unwrap_or_default(), slug);
     }
 }
+
+/// Returns a file of the golden model whose matrices of experts have outputs as rows.
+fn turned(from: &[u8]) -> Vec<u8> {
+    let begins = 8 + u64::from_le_bytes(from[..8].try_into().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&from[8..begins]).unwrap();
+    let mut data = from[begins..].to_vec();
+    for (_, tensor) in
+        header.as_object_mut().unwrap().iter_mut().filter(|(name, _)| name.contains(".experts."))
+    {
+        let number = |value: &Value| value.as_u64().unwrap() as usize;
+        let [experts, rows, columns] = [0, 1, 2].map(|axis| number(&tensor["shape"][axis]));
+        let first = number(&tensor["data_offsets"][0]);
+        for (expert, row, column) in
+            (0..experts * rows * columns).map(|i| (i / (rows * columns), i / columns % rows, i % columns))
+        {
+            let at = |i: usize| 4 * (expert * rows * columns + i);
+            let value = &from[begins + first + at(row * columns + column)..][..4];
+            data[first + at(column * rows + row)..][..4].copy_from_slice(value);
+        }
+        tensor["shape"] = json!([experts, columns, rows]);
+    }
+    let header = header.to_string();
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
+}
+
+#[test]
+fn experts_in_one_tensor_are_read_apart_whichever_way_they_are_turned() {
+    let open = |folder: &Path| OpenModel::open(folder.to_str().unwrap(), None, false).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(golden("qwen3_vl_moe/config.json"), folder.path().join("config.json")).unwrap();
+    let bytes = std::fs::read(golden("qwen3_vl_moe/model.safetensors")).unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), turned(&bytes)).unwrap();
+    let models = [open(&golden("qwen3_vl_moe")), open(folder.path())];
+    let spec = models[0].spec;
+    assert_eq!((spec.family, spec.is_wrapped, models[1].spec), (Family::Qwen3Moe, true, spec));
+    let experts = spec.layer(1).experts().unwrap();
+    assert!(experts.normalizes && !experts.is_fused && spec.layer(0).experts().is_none());
+    assert_eq!(models[0].sight().unwrap().unwrap().tower.deep.as_slice(), [1]);
+    for model in &models {
+        check_against(model).unwrap();
+    }
+    for (matrix, [n, k]) in [("gate_proj", [48, 32]), ("up_proj", [48, 32]), ("down_proj", [32, 48])] {
+        for (expert, rows) in [(0, 0..n), (2, 5..9), (1, n - 1..n)] {
+            let name = format!("model.layers.1.mlp.experts.{expert}.{matrix}.weight");
+            let [a, b] = [0, 1].map(|of| {
+                let mut out = vec![0.0; ((rows.end - rows.start) * k) as usize];
+                models[of].read_rows(&name, rows.clone(), &mut [0; 64], &mut out).unwrap();
+                out
+            });
+            assert!(a == b && a.iter().any(|x| *x != 0.0), "{name} {rows:?}");
+        }
+    }
+}

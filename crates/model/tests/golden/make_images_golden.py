@@ -93,6 +93,20 @@ MODELS = {
             "tie_word_embeddings": True,
         },
     },
+    "qwen3_vl_moe": {
+        **TOKENS,
+        "tie_word_embeddings": False,
+        "vision_config": {**VISION, "deepstack_visual_indexes": [1]},
+        "text_config": {
+            **TEXT_CONFIG,
+            "rope_parameters": rope([4, 2, 2], rope_theta=5e6),
+            "num_experts": 3,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "mlp_only_layers": [0],
+            "tie_word_embeddings": False,
+        },
+    },
     "qwen2_5_vl": {
         **TOKENS,
         "vision_config": VISION2_5,
@@ -123,7 +137,8 @@ def model_of(name):
     model_type = {"qwen3_5_vl": "qwen3_5"}.get(name, name)
     config = transformers.AutoConfig.for_model(model_type, **MODELS[name])
     torch.manual_seed(5)
-    model = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").float().eval()
+    how = {"attn_implementation": "eager"} | ({"experts_implementation": "eager"} if name.endswith("moe") else {})
+    model = transformers.AutoModelForImageTextToText.from_config(config, **how).float().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             # Larger than a model's first weights, and norms and biases that are not all alike.
@@ -178,6 +193,17 @@ def reference(model, sequences, pixels, grid):
     return {name: value.detach().contiguous().clone() for name, value in found.items()}
 
 
+def store_as_published(model, folder):
+    """Store the matrices of experts with inputs as rows, as the published files have them; transformers turns them."""
+    path = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+    again = transformers.AutoModelForImageTextToText.from_pretrained(folder).state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
+
+
 def main():
     if sys.argv[1:]:
         sys.exit(__doc__)
@@ -187,6 +213,8 @@ def main():
         sequences, pixels, grid = inputs(torch.Generator().manual_seed(9))
         found = reference(model, sequences, pixels, grid)
         model.save_pretrained(folder)
+        if name == "qwen3_vl_moe":
+            store_as_published(model, folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
         safetensors.torch.save_file(found, folder / "reference.safetensors")
         config = json.loads((folder / "config.json").read_text())
