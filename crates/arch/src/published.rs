@@ -11,6 +11,10 @@ pub fn preset_of(name: &str) -> Option<(&'static str, ModelSpec)> {
     while let Some(shorter) = without_suffix(base) {
         base = shorter;
     }
+    // Its tower is another one.
+    if base.starts_with("qwen2-vl-") {
+        return None;
+    }
     // (prefix of a published name, prefix of the preset); shapes are those of the published config.json.
     const KIN: [(&str, &str); 33] = [
         ("qwen2.5-math-", "qwen2.5-"),
@@ -152,6 +156,18 @@ mod tests {
             ("ibm-granite/granite-3.3-2b-base", Some("granite-3.3-2b")),
             ("somebody/else", None),
             ("", None),
+        ] {
+            assert_eq!(preset_of(name).map(|(preset, _)| preset), expect, "{name}");
+        }
+    }
+
+    #[test]
+    fn models_of_text_and_images_are_presets_of_their_own() {
+        for (name, expect) in [
+            ("Qwen/Qwen2.5-VL-7B-Instruct", Some("qwen2.5-vl-7b")),
+            ("hf:Qwen/Qwen3-VL-4B-Instruct", Some("qwen3-vl-4b")),
+            ("Qwen/Qwen3-VL-30B-A3B-Thinking", Some("qwen3-vl-30b-a3b")),
+            ("Qwen/Qwen2-VL-7B-Instruct", None),
         ] {
             assert_eq!(preset_of(name).map(|(preset, _)| preset), expect, "{name}");
         }

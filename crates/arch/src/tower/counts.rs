@@ -4,6 +4,25 @@ use super::spec::TowerSpec;
 use super::tensors::{TowerParam, TowerTensor, tower_tensors};
 
 impl TowerSpec {
+    /// Returns the shapes [n, k] of the matrices that rows are multiplied by. Tensors of one parameter are one matrix.
+    pub fn products(&self) -> Vec<(u64, u64)> {
+        let tensors = tower_tensors(self);
+        let of_one = tensors.chunk_by(|a, b| (a.param, a.index) == (b.param, b.index));
+        let products = of_one.filter(|parts| parts[0].cols > 0 && parts[0].param != TowerParam::Positions);
+        let shape = |parts: &[TowerTensor]| {
+            (parts.iter().map(|part| u64::from(part.rows)).sum(), u64::from(parts[0].cols))
+        };
+        products.map(shape).collect()
+    }
+
+    /// Returns the width of the widest vector that is added to rows, or multiplies them.
+    pub fn widest_vector(&self) -> u64 {
+        let tensors = tower_tensors(self);
+        let of_one = tensors.chunk_by(|a, b| (a.param, a.index) == (b.param, b.index));
+        let vectors = of_one.filter(|parts| parts[0].cols == 0);
+        vectors.map(|parts| parts.iter().map(|part| u64::from(part.rows)).sum()).max().unwrap_or(0)
+    }
+
     /// Returns the number of parameters.
     pub fn parameters(&self) -> u64 {
         tower_tensors(self).iter().map(TowerTensor::elements).sum()

@@ -6,6 +6,7 @@
 //! Legend: h hidden, f feed-forward, p pixels of a patch's side, s patches of a token's side.
 
 mod counts;
+mod presets;
 mod sight;
 mod spec;
 mod tensors;

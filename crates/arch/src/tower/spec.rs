@@ -6,6 +6,8 @@ use crate::{Gate, LayerSet};
 
 /// Maximum sets of features that a tower gives in addition to its output.
 pub const DEEP_FEATURES_MAX: usize = 4;
+/// Elements to which heads are padded: attention takes whole vectors.
+const HEAD_STEP: u32 = 16;
 /// Colours of a pixel.
 pub const PIXEL_CHANNELS: u32 = 3;
 
@@ -115,6 +117,11 @@ impl TowerSpec {
     /// Returns the elements of a head.
     pub const fn head_dim(&self) -> u32 {
         self.hidden / self.heads
+    }
+
+    /// Returns the elements of a head with its padding.
+    pub const fn padded_head_dim(&self) -> u32 {
+        self.head_dim().next_multiple_of(HEAD_STEP)
     }
 
     /// Returns the numbers of a patch: colours, frames and pixels.
