@@ -51,6 +51,7 @@ fn of_card(options: &BenchOptions, row: &DeviceRow) -> Result<Value> {
         update: None,
         adapters: None,
         ranks: 1,
+        tower: None,
     };
     layout.extend((row.scratch)(&spec, &nothing)?);
     let (dev, mut arena) = open(&layout, &Opening::alone(row.kind, 1, options.opening()))?;

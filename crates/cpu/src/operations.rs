@@ -10,7 +10,7 @@ use plimsoll_arch::{ModelSpec, ParamKind, Product, Site, products};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{
     ADAPTER_BLOCKS_MAX, Backend, Checked, Claim, Claims, Coded, Experts, Functions, Layouts, Matrix,
-    MatrixLayout, Pipeline, Run, SamplerNoise, Transfer,
+    MatrixLayout, Pipeline, Run, SamplerNoise, ScratchLimits, Transfer,
 };
 use plimsoll_memory::{Buf, Layout, Pool as HostPool};
 use std::sync::atomic::Ordering;
@@ -21,21 +21,25 @@ pub fn takes_head_dim(head_dim: usize) -> bool {
 }
 
 impl CpuDevice {
+    /// Returns the resident region `device.scratch` of a run, see `scratch_layout` and `scratch_of_adapters`.
+    ///
+    /// Errors: `size-overflow`.
+    pub fn scratch(spec: &ModelSpec, of: &ScratchLimits) -> Result<Layout> {
+        let of_text = match of.rank_max {
+            Some(rank) => elements_with_adapters(spec, of.weights, rank.into()),
+            None => elements(spec, of.weights, of.trains),
+        };
+        let of_tower = of.tower.map_or(0, |tower| elements_of_matrices(&tower.spec.products(), of.weights));
+        region(of.threads, of_text.max(of_tower), of.weights)
+    }
+
     /// Returns the resident region `device.scratch`, which the device needs if the model is trained or has experts.
     ///
     /// Each thread has room for three panels of the largest transposed matrix, and for some rows that experts gather,
     /// independent of the number of rows.
     /// Errors: `size-overflow`.
     pub fn scratch_layout(spec: &ModelSpec, weights: DType, threads: usize, update: bool) -> Result<Layout> {
-        let mut layout = Layout::new();
-        let has_experts = u64::from(spec.has_experts());
-        let gathered = has_experts * matmul::experts::gathered_elements(spec.hidden.into());
-        let elements = if update { scratch_elements(spec, weights) } else { gathered };
-        if elements > 0 {
-            let shape = [threads as u64, elements];
-            layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, weights)?;
-        }
-        Ok(layout)
+        region(threads, elements(spec, weights, update), weights)
     }
 
     /// Returns the scratch for a model whose adapters of `rank` are trained: their matrices are transposed too.
@@ -47,32 +51,49 @@ impl CpuDevice {
         threads: usize,
         rank: u64,
     ) -> Result<Layout> {
-        let most = if spec.has_states() { ADAPTER_BLOCKS_MAX } else { 3 } as u64;
-        let adapters = linear(spec).flat_map(|(n, k)| [(n, rank), (most * rank, k)]);
-        let each = adapters.map(|(n, k)| matmul::transpose_elements(n, k, weights));
-        // Gradients of rows are gathered while the B of an expert's down is transposed.
-        let h = u64::from(spec.hidden);
-        let experts = if spec.has_experts() {
-            matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, rank, weights)
-        } else {
-            0
-        };
-        let shape = [threads as u64, each.fold(scratch_elements(spec, weights).max(experts), u64::max)];
-        let mut layout = Layout::new();
-        layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, weights)?;
-        Ok(layout)
+        region(threads, elements_with_adapters(spec, weights, rank), weights)
     }
 
     /// Returns the scratch for matrices `[n, k]` of f32 weights, of any model.
     ///
     /// Errors: `size-overflow`.
     pub fn scratch_of_matrices(matrices: &[(u64, u64)], threads: usize) -> Result<Layout> {
-        let each = matrices.iter().map(|&(n, k)| matmul::transpose_elements(n, k, DType::F32));
-        let shape = [threads as u64, each.max().unwrap_or(0)];
-        let mut layout = Layout::new();
-        layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, DType::F32)?;
-        Ok(layout)
+        region(threads, elements_of_matrices(matrices, DType::F32), DType::F32)
     }
+}
+
+/// Returns the region of `elements` for each thread, if it has any.
+fn region(threads: usize, elements: u64, weights: DType) -> Result<Layout> {
+    let mut layout = Layout::new();
+    if elements > 0 {
+        let shape = [threads as u64, elements];
+        layout.arena("device.scratch", "device", HostPool::Host, PhaseSet::RESIDENT, &shape, weights)?;
+    }
+    Ok(layout)
+}
+
+fn elements(spec: &ModelSpec, weights: DType, update: bool) -> u64 {
+    let has_experts = u64::from(spec.has_experts());
+    let gathered = has_experts * matmul::experts::gathered_elements(spec.hidden.into());
+    if update { scratch_elements(spec, weights) } else { gathered }
+}
+
+fn elements_with_adapters(spec: &ModelSpec, weights: DType, rank: u64) -> u64 {
+    let most = if spec.has_states() { ADAPTER_BLOCKS_MAX } else { 3 } as u64;
+    let adapters = linear(spec).flat_map(|(n, k)| [(n, rank), (most * rank, k)]);
+    let each = adapters.map(|(n, k)| matmul::transpose_elements(n, k, weights));
+    // Gradients of rows are gathered while the B of an expert's down is transposed.
+    let h = u64::from(spec.hidden);
+    let experts = if spec.has_experts() {
+        matmul::experts::gathered_elements(h) + matmul::transpose_elements(h, rank, weights)
+    } else {
+        0
+    };
+    each.fold(scratch_elements(spec, weights).max(experts), u64::max)
+}
+
+fn elements_of_matrices(matrices: &[(u64, u64)], weights: DType) -> u64 {
+    matrices.iter().map(|&(n, k)| matmul::transpose_elements(n, k, weights)).max().unwrap_or(0)
 }
 
 /// Returns the shapes [n, k] of the linear layers of all blocks; one expert stands for all of a layer.

@@ -1,10 +1,12 @@
 //! Launchers of `tower.cu`: norms by mean and variance, GELU without a gate, and rows that are weighed or replaced.
 
+use super::attention_backward::attention_backward_scratch_bytes;
+use super::chain;
 use super::rows::{add_partials, bias_backward, blocks, sum_scratch_bytes, typed};
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_arch::Gelu;
 use plimsoll_base::DType;
-use plimsoll_device::{LayerNorm, LayerNormGrads};
+use plimsoll_device::{LayerNorm, LayerNormGrads, TowerPasses};
 use plimsoll_memory::Buf;
 
 /// Threads of a block.
@@ -14,6 +16,18 @@ const CHUNKS_MAX: usize = 512;
 const CHUNK_ROWS: usize = 64;
 
 /// Computes out = (x - mean) / sqrt(variance + eps) * w + b over each row.
+/// Returns the scratch of each kind of operation in the backward pass of a tower.
+pub(crate) fn scratch_bytes(of: &TowerPasses) -> [u64; 3] {
+    let (spec, rows) = (&of.spec, of.patches as u64);
+    let [heads, d] = [spec.heads, spec.padded_head_dim()].map(u64::from);
+    [
+        attention_backward_scratch_bytes(rows, of.segments() as u64, heads, heads, d),
+        sum_scratch_bytes(rows, spec.widest_vector()),
+        // Of learned positions.
+        chain::scratch_bytes(rows),
+    ]
+}
+
 pub(crate) fn layer_norm(dev: &CudaDevice, x: Buf<'_>, norm: LayerNorm<'_>, out: Buf<'_>) {
     let LayerNorm { w, b, eps } = norm;
     let h = w.len();

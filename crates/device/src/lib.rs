@@ -56,7 +56,7 @@ pub use experts::{
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
 pub use head::{DivergenceBackward, HeadBackward, HeadDivergence, HeadSide, Measure};
 pub use layout::{Kv, Layouts, Matrix, MatrixLayout, PANEL, matrix_elements};
-pub use machine::{CardInfo, DriverMemory, HandOver, OpenOptions, ScratchLimits, Way};
+pub use machine::{CardInfo, DriverMemory, HandOver, OpenOptions, ScratchLimits, TowerPasses, Way};
 pub use muon::{Arrange, Descent, Momentum};
 pub use nf4::NF4_BLOCK;
 pub use noise::SamplerNoise;

@@ -1,6 +1,6 @@
 //! Devices before they are opened: options, and what a machine reports of those with memory of their own.
 
-use plimsoll_arch::LoraShape;
+use plimsoll_arch::{LoraShape, TowerSpec};
 use plimsoll_base::{Bytes, DType};
 
 /// Memory that a device's driver and libraries hold outside the arena; none where the device is the host.
@@ -26,7 +26,7 @@ pub struct OpenOptions {
 }
 
 /// Sizes that a device's scratch depends on, besides the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScratchLimits {
     pub weights: DType,
     pub threads: usize,
@@ -41,6 +41,25 @@ pub struct ScratchLimits {
     pub adapters: Option<LoraShape>,
     /// Ranks that train together.
     pub ranks: usize,
+    /// Passes of a tower over images that is trained, if there is one; a frozen tower needs none.
+    pub tower: Option<TowerPasses>,
+}
+
+/// Sizes of the passes of a tower that is trained.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TowerPasses {
+    pub spec: TowerSpec,
+    /// Most patches of a pass.
+    pub patches: usize,
+    /// Most images of a pass.
+    pub images: usize,
+}
+
+impl TowerPasses {
+    /// Returns the most segments of a pass: images, or windows.
+    pub fn segments(&self) -> usize {
+        self.images.max(self.spec.windows_max(self.patches, self.images))
+    }
 }
 
 /// A card that this process could open.

@@ -36,10 +36,7 @@ pub(crate) static CPU: DeviceRow = DeviceRow {
         Some([measure_flops(&threads, Isa::in_use(), seconds), measure_bandwidth(&threads, bytes)])
     },
     takes_head_dim,
-    scratch: |spec, of| match of.rank_max {
-        Some(rank) => CpuDevice::scratch_of_adapters(spec, of.weights, of.threads, rank.into()),
-        None => CpuDevice::scratch_layout(spec, of.weights, of.threads, of.trains),
-    },
+    scratch: CpuDevice::scratch,
     held: |_, _| Default::default(),
     note: |_, _, _| {},
     beyond: |_, _, _, _, _| Vec::new(),

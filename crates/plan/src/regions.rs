@@ -171,6 +171,7 @@ impl RunShape {
             update: self.packs().map(|pass| (pass.rows, pass.segments)),
             adapters: self.lora.filter(|_| self.training.is_some()).map(|lora| lora.shape),
             ranks: self.ranks(),
+            tower: None,
         };
         (self.row().scratch)(spec, &limits)
     }

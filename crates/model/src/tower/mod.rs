@@ -17,7 +17,7 @@ mod regions;
 pub use backward::backward as tower_backward;
 pub use forward::forward as tower_forward;
 pub use index::{PatchGrid, TowerIndex};
-pub use params::{TowerParams, load_tower, tower_matrices, tower_table};
+pub use params::{TowerParams, load_tower, tower_table};
 pub use pass::{Tower, TowerPass};
 pub use regions::{TowerLimits, TowerRegions, tower_layout, tower_rope_layout};
 

@@ -22,14 +22,6 @@ pub fn tower_table(spec: &TowerSpec, kind: &'static Layouts, weights: DType) -> 
     table
 }
 
-/// Returns the shapes [n, k] of the matrices that rows of a tower are multiplied by.
-pub fn tower_matrices(spec: &TowerSpec) -> Vec<(u64, u64)> {
-    let is_product = |param| param != TowerParam::Positions;
-    let matrices =
-        tower_tensors(spec).into_iter().filter(|tensor| tensor.cols > 0 && is_product(tensor.param));
-    matrices.map(|tensor| (tensor.rows.into(), tensor.cols.into())).collect()
-}
-
 /// Fills the flat buffer of a tower's weights from the model's files.
 ///
 /// Errors: those of reading; `model-weight-not-finite` names the tensor.

@@ -7,9 +7,6 @@ use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{KV_BLOCK, SEGMENT_FIELDS};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
 
-/// Elements to which heads are padded: attention takes whole vectors.
-const HEAD_STEP: u32 = 16;
-
 /// Limits of a pass through a tower; enforced where images are put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TowerLimits {
@@ -28,7 +25,7 @@ impl TowerLimits {
 
 /// Returns the padded elements of a head.
 pub(super) fn padded(spec: &TowerSpec) -> usize {
-    spec.head_dim().next_multiple_of(HEAD_STEP) as usize
+    spec.padded_head_dim() as usize
 }
 
 /// Returns the region `tower.rope`: [sides, d/2, 2] f32, resident; `sides`: the most patches of an image's side.
@@ -116,11 +113,7 @@ fn sizes_of_update(
     let pack = tower_tensors(spec).into_iter().filter(|tensor| tensor.cols > 0).map(|tensor| {
         let rows = if tensor.param.is_merger() { vectors } else { m };
         let is_product = tensor.param != TowerParam::Positions;
-        if is_product {
-            (kind.pack)(rows as u64, tensor.rows.into(), tensor.cols.into(), weights)
-        } else {
-            0
-        }
+        if is_product { (kind.pack)(rows as u64, tensor.rows.into(), tensor.cols.into(), weights) } else { 0 }
     });
     let pack = pack.max().unwrap_or(0) as usize;
     vec![

@@ -4,7 +4,7 @@ use plimsoll_arch::{LoraShape, LoraTargets, ModelSpec};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_cpu::{CpuDevice, Isa};
 use plimsoll_cuda::CudaDevice;
-use plimsoll_device::{Device, Layouts, OpenOptions, ScratchLimits};
+use plimsoll_device::{Device, Layouts, OpenOptions, ScratchLimits, TowerPasses};
 use plimsoll_memory::{Arena, Layout, Pool};
 use plimsoll_model::{PassLimits, Target};
 use std::path::PathBuf;
@@ -102,27 +102,39 @@ impl Machine {
 
     /// The device's own region, for updates of `pass` and decode passes of up to 64 rows.
     pub fn scratch(self, spec: &ModelSpec, dtype: DType, threads: usize, pass: PassLimits) -> Layout {
-        match self {
-            Machine::Cpu(_) => CpuDevice::scratch_layout(spec, dtype, threads, true).unwrap(),
-            Machine::Cuda => {
-                let update = Some((pass.rows, pass.segments));
-                let adapters = Some(LoraShape { rank: 32, targets: LoraTargets::ALL });
-                let (weights, trains, rank_max) = (dtype, true, None);
-                let (decode_rows, keys_max, ranks) = (64, 2048, 1);
-                let limits = ScratchLimits {
-                    weights,
-                    threads,
-                    trains,
-                    rank_max,
-                    decode_rows,
-                    keys_max,
-                    update,
-                    adapters,
-                    ranks,
-                };
-                CudaDevice::scratch_layout(spec, &limits).unwrap()
-            }
-        }
+        self.scratch_and(spec, dtype, threads, pass, None)
+    }
+
+    /// `scratch` of a model whose tower is trained too.
+    pub fn scratch_and(
+        self,
+        spec: &ModelSpec,
+        dtype: DType,
+        threads: usize,
+        pass: PassLimits,
+        tower: Option<TowerPasses>,
+    ) -> Layout {
+        let update = Some((pass.rows, pass.segments));
+        let adapters = Some(LoraShape { rank: 32, targets: LoraTargets::ALL });
+        let (weights, trains, rank_max) = (dtype, true, None);
+        let (decode_rows, keys_max, ranks) = (64, 2048, 1);
+        let limits = ScratchLimits {
+            weights,
+            threads,
+            trains,
+            rank_max,
+            decode_rows,
+            keys_max,
+            update,
+            adapters,
+            ranks,
+            tower,
+        };
+        let of = match self {
+            Machine::Cpu(_) => CpuDevice::scratch(spec, &limits),
+            Machine::Cuda => CudaDevice::scratch_layout(spec, &limits),
+        };
+        of.unwrap()
     }
 
     /// A device for an arena that has the region of `scratch`.
