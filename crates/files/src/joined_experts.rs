@@ -38,7 +38,7 @@ struct Joined {
 
 impl Joined {
     fn of(tensor: &TensorInfo, spec: &ModelSpec) -> Option<Joined> {
-        let (_, name) = tensor.name.split_once(EXPERTS)?;
+        let (_, name) = tensor.name.split_once(EXPERTS).filter(|_| tensor.encoding.block_values() == 1)?;
         let experts = spec.file_shape().experts?.each;
         let (h, f) = (u64::from(spec.hidden), u64::from(experts.ffn));
         let (parts, n, k): (&[&str], _, _) = match name {

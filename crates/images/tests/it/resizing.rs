@@ -63,6 +63,11 @@ fn a_processors_file_overrules_its_family_and_a_run_overrules_both() {
         let read = family.with_file(text).unwrap();
         assert_eq!((read.pixels_min, read.pixels_max), (min, max), "{text}");
     }
+    // The file of Qwen2.5-VL says what its family does.
+    let older = Processor::of_family("qwen2_5_vl").unwrap();
+    let text = r#"{"min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}"#;
+    assert_eq!((older.with_file(text).unwrap(), older.factor()), (older, 28));
     let run = family.with_pixels(None, Some(4096)).unwrap();
     assert_eq!((run.pixels_min, run.pixels_max), (4096, 4096));
     for text in [

@@ -453,9 +453,13 @@ fn drawn(run: &Run<'_>) -> (Vec<u32>, Vec<f32>) {
 #[test]
 fn tokens_after_images_have_the_log_probs_in_rollout_that_the_update_has() {
     let rollout = Mode::Rollout { truncates: false };
-    for machine in Machine::all() {
-        let (tokens, logprobs) = Seeing::open("qwen3_vl", rollout, 2, machine).run(rollout, drawn);
-        Seeing::open("qwen3_vl", UPDATE, 1, machine).run(UPDATE, |run| {
+    // One whose heads take places woven, and one that takes them in runs.
+    let cases = ["qwen3_vl", "qwen2_5_vl"]
+        .into_iter()
+        .flat_map(|name| Machine::all().into_iter().map(move |on| (name, on)));
+    for (name, machine) in cases {
+        let (tokens, logprobs) = Seeing::open(name, rollout, 2, machine).run(rollout, drawn);
+        Seeing::open(name, UPDATE, 1, machine).run(UPDATE, |run| {
             run.see(&run.reference.grids(), &run.reference.f32s("pixel_values"));
             let mut texts = run.texts();
             let mut ids = texts.ids.swap_remove(0);
@@ -467,7 +471,7 @@ fn tokens_after_images_have_the_log_probs_in_rollout_that_the_update_has() {
             let pass = run.pass(&[ids], Some(&places));
             let again = &read(run.dev, pass.head_out().logprobs)[n - 1..n - 1 + DRAWN];
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&logprobs), bits(again), "{machine:?}: {tokens:?}");
+            assert_eq!(bits(&logprobs), bits(again), "{name} {machine:?}: {tokens:?}");
         });
     }
 }
