@@ -1,6 +1,7 @@
 //! Tasks that generate their data: an endless training stream by index, and a fixed test set that shares no row with
 //! it for any seed. A row is a pure function of task, seed and index.
 
+use crate::drawn::{DRAWN_TASKS, refuse_drawn};
 use crate::labels::{LabelledRow, halves};
 use crate::{Message, PairRow, Prompt, Row, SftRow};
 use plimsoll_base::rng::{Stream, below, philox, unit_f32};
@@ -47,8 +48,9 @@ pub struct Task {
 }
 
 impl Task {
-    /// Reads the name of a task. Errors: `unknown-task`.
+    /// Reads the name of a task of text. Errors: `unknown-task`; `model-takes-no-images` for a task that draws.
     pub fn parse(name: &str) -> Result<Task> {
+        refuse_drawn(name)?;
         let (kind, range, num_test) = match name {
             "builtin:addition" => (Kind::Digits, (100, 1000), 1000),
             "builtin:addition-forgetful" => (Kind::Forgetful, (100, 1000), 1000),
@@ -209,9 +211,10 @@ fn with_a_digit_changed(number: &str, which: u32, by: u32) -> String {
 
 fn unknown_task(name: &str) -> Error {
     let shared = |task: &&str| task.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
-    let nearest = TASKS.iter().max_by_key(|task| (shared(task), std::cmp::Reverse(task.len())));
+    let all = || TASKS.iter().chain(&DRAWN_TASKS);
+    let nearest = all().max_by_key(|task| (shared(task), std::cmp::Reverse(task.len())));
     Error::usage("unknown-task", format!("no task is called `{name}`"))
-        .fact(format!("tasks: {}", TASKS.join(", ")))
+        .fact(format!("tasks: {}", all().copied().collect::<Vec<_>>().join(", ")))
         .hint(format!("did you mean {}? A file is named by its path", nearest.expect("there are tasks")))
 }
 
