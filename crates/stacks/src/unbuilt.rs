@@ -17,7 +17,7 @@ pub(crate) enum Unbuilt {
     Optimizer,
     /// A part of the objective: a term of the loss, or its input.
     Objective,
-    /// Prompts with pictures.
+    /// Prompts with pictures for other models than are built, or with videos.
     Images,
     /// Turns between the model and tools that are neither a class nor functions of a file that the launch file shows.
     Turns,
@@ -94,7 +94,7 @@ impl Unbuilt {
                 "the optimizer is AdamW or Muon here, for which another one's learning rate is not meant"
             }
             Unbuilt::Objective => "the objective here has no such part",
-            Unbuilt::Images => "prompts are text here",
+            Unbuilt::Images => "of what is not text, images are read here, by Qwen2.5-VL, Qwen3-VL and Qwen3.5",
             Unbuilt::Turns => {
                 "an episode is one response here, unless [environment] names a class whose methods are the tools, or functions written with `def`, of the script or of a module next to it: docs/environments.md"
             }
@@ -226,10 +226,15 @@ pub(crate) fn of_model(name: &str) -> Option<Unbuilt> {
         }
         () if has_experts(name) && !is_built => Some(Unbuilt::Experts),
         () if OTHER_LAYERS.iter().any(|family| last.starts_with(family)) => Some(Unbuilt::Family),
-        () if parts.iter().any(|part| OF_PICTURES.contains(part)) => Some(Unbuilt::Images),
+        () if parts.iter().any(|part| OF_PICTURES.contains(part)) && !sees(name) => Some(Unbuilt::Images),
         () if parts.iter().any(|part| QUANTISED.contains(part)) => Some(Unbuilt::Quantisation),
         () => None,
     }
+}
+
+/// Returns true for a model whose published name is that of a family that reads images here.
+pub(crate) fn sees(name: &str) -> bool {
+    ["qwen2.5-vl-", "qwen3-vl-"].iter().any(|family| last_of(name).starts_with(family))
 }
 
 fn last_of(name: &str) -> String {
@@ -322,8 +327,10 @@ mod tests {
             ("deepseek-ai/DeepSeek-V3.2", experts),
             ("Qwen/Qwen3.5-35B-A3B-FP8", bits),
             ("Qwen/Qwen3-VL-30B-A3B-Instruct", experts),
-            ("Qwen/Qwen2.5-VL-7B-Instruct", Some(Unbuilt::Images)),
-            ("$ROOT/models/Qwen3-VL-2B-Instruct", Some(Unbuilt::Images)),
+            ("Qwen/Qwen2.5-VL-7B-Instruct", None),
+            ("Qwen/Qwen2.5-VL-7B-Instruct-AWQ", bits),
+            ("Qwen/Qwen2-VL-7B-Instruct", Some(Unbuilt::Images)),
+            ("$ROOT/models/Qwen3-VL-2B-Instruct", None),
             ("llava-hf/llava-1.5-7b-hf", Some(Unbuilt::Images)),
             ("Qwen/Qwen2-Audio-7B-Instruct", Some(Unbuilt::Images)),
             ("Qwen/Qwen1.5-MoE-A2.7B", experts),

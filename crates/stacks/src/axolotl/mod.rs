@@ -41,6 +41,7 @@ static IMPORT: Import = Import {
     title: "axolotl",
     file: "YAML with `base_model`: fine-tuning, dpo, ipo, kto, orpo, simpo, grpo, gdpo and a reward model",
     adapter: Some(|draft| lora(draft, &LORA)),
+    images: None,
     jobs: import::JOBS,
     nearest: &[("ebft", "grpo"), ("process_reward_model", "reward_model")],
 };

@@ -2,6 +2,7 @@
 
 pub(crate) mod data;
 pub(crate) mod draft;
+pub(crate) mod images;
 pub(crate) mod lora;
 pub(crate) mod parts;
 mod settle;
@@ -100,6 +101,9 @@ fn draft_of(
     draft.translate()?;
     if let Some(adapter) = import.adapter {
         adapter(&mut draft);
+    }
+    if let Some(of) = &import.images {
+        images::images(&mut draft, of);
     }
     let refused = draft.refused();
     if !refused.is_empty() && !wishes.force {

@@ -7,6 +7,7 @@ mod pairs;
 mod reported;
 
 use crate::import::draft::Import;
+use crate::import::images;
 use crate::import::lora::{Lora, Silent, lora};
 use crate::launch::shell::{self, word::Word};
 use crate::launch::source::Source;
@@ -52,6 +53,11 @@ static IMPORT: Import = Import {
     title: "OpenRLHF",
     file: "a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`; also of train_sft, train_dpo and train_rm",
     adapter: Some(|draft| lora(draft, &LORA)),
+    images: Some(images::Of {
+        column: "data.image_key",
+        frozen: "actor.freeze_visual_encoder",
+        ..images::Of::NONE
+    }),
     jobs: &[import::PPO, pairs::SFT, pairs::DPO, pairs::RM],
     nearest: &[("kd", "distill"), ("kto", "kto"), ("prm", "reward_model")],
 };

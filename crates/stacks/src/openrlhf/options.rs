@@ -3,14 +3,15 @@
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Images, Objective};
+use crate::unbuilt::Unbuilt::Objective;
 
 pub(super) static TABLE: Table = Table {
     stack: "openrlhf",
     rows: &[
         ("pretrain|actor.model_name_or_path|model.model_name_or_path", Used, Later),
         ("tokenizer_chat_template|data.tokenizer_chat_template", Idle, Text("data.chat_template")),
-        ("data.image_key", Idle, NotBuilt(Images)),
+        ("data.image_key", Idle, Later),
+        ("actor.freeze_visual_encoder", Idle, Later),
         ("input_key|data.input_key", Idle, Text("data.prompt_column")),
         ("label_key|data.label_key", Idle, Text("data.answer_column")),
         ("input_template|data.input_template", Idle, Lost("write it as data.chat_template, a Jinja template")),
@@ -135,7 +136,7 @@ pub(super) static TABLE: Table = Table {
         rollout_max_tokens_per_gpu|rollout.max_tokens_per_gpu save_value_network|critic.save_value_network
     ",
     idle: "
-        actor.adam.* actor.freeze_visual_encoder actor.gradient_checkpointing_reentrant actor.lr_* actor.muon.*
+        actor.adam.* actor.gradient_checkpointing_reentrant actor.lr_* actor.muon.*
         actor.optim* actor_init_on_gpu async_queue_size attn_implementation
         best_metric_key bos_token ckpt.best_metric_key ckpt.disable_ds ckpt.max_mem ckpt.path
         ckpt.save_hf ckpt_path critic.adam.* critic.lr_* critic.max_norm critic.min_lr_ratio critic.muon.*

@@ -10,6 +10,7 @@ pub(super) static IMPORT: Import = Import {
     title: "Open-Reasoner-Zero",
     file: "Python with a class of `key: type = value` lines",
     adapter: None,
+    images: None,
     jobs: &[Job {
         trainers: &["ppo"],
         of: None,

@@ -47,6 +47,7 @@ static IMPORT: Import = Import {
     title: "prime-rl",
     file: "TOML of `rl` or `sft`",
     adapter: Some(|draft| lora(draft, &LORA)),
+    images: None,
     jobs: import::JOBS,
     nearest: &[],
 };

@@ -42,6 +42,7 @@ static IMPORT: Import = Import {
     title: "SkyRL",
     file: "a shell script with `... -m skyrl.train.entrypoints.main_base key=value ...`, or main_dapo of its examples",
     adapter: Some(|draft| lora(draft, &LORA)),
+    images: None,
     jobs: import::JOBS,
     nearest: &[("main_sft", "sft"), ("main_on_policy_distill", "distill")],
 };

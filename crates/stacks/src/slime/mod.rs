@@ -4,6 +4,7 @@ mod import;
 mod options;
 
 use crate::import::draft::Import;
+use crate::import::images;
 use crate::launch::shell::{self, word::Word};
 use crate::launch::source::Source;
 use crate::setting::{Setting, TRAINER, list, named_trainer};
@@ -24,6 +25,7 @@ static IMPORT: Import = Import {
     title: "slime",
     file: "a shell script with `... python3 train.py --flag value ...`, or train_async.py",
     adapter: None,
+    images: Some(images::Of { column: "multimodal_keys", ..images::Of::NONE }),
     jobs: import::JOBS,
     nearest: &[("sft", "sft")],
 };

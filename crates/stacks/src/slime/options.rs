@@ -5,7 +5,7 @@ use crate::subject::Subject;
 use crate::table::Memory::Idle;
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Agent, Images, Objective, Turns, Unknown};
+use crate::unbuilt::Unbuilt::{Agent, Objective, Turns, Unknown};
 
 /// A filter of samples or groups that is a function.
 pub(super) const FILTER: crate::unbuilt::Unbuilt = Unknown(Subject::Samples);
@@ -24,7 +24,7 @@ pub(super) static TABLE: Table = Table {
         ("label_key", Idle, Text("data.answer_column")),
         ("tool_key", Idle, Lost("the column is called `tools` here")),
         ("metadata_key", Idle, Lost("rewards get every column of a row here")),
-        ("multimodal_keys", Idle, NotBuilt(Images)),
+        ("multimodal_keys", Idle, Later),
         ("apply_chat_template_kwargs", Idle, Variables),
         ("rollout_max_prompt_len", Idle, Integer("data.prompt_tokens_max")),
         ("rollout_max_response_len", Idle, Integer("rollout.max_new_tokens")),

@@ -5,6 +5,7 @@ mod options;
 mod read;
 
 use crate::import::draft::Import;
+use crate::import::images;
 use crate::import::lora::{Lora, Silent, lora};
 use crate::setting::named_trainer;
 use crate::stack::Stack;
@@ -41,6 +42,14 @@ static IMPORT: Import = Import {
     title: "ms-swift",
     file: "a shell script with `swift sft --flag value ...` or `swift rlhf ...`: also dpo, cpo, simpo, orpo, kto, rm and grpo",
     adapter: Some(|draft| lora(draft, &LORA)),
+    images: Some(images::Of {
+        frozen: "freeze_vit",
+        is_frozen: true,
+        joint_frozen: "freeze_aligner",
+        pixels_max: "max_pixels",
+        has_variables: true,
+        ..images::Of::NONE
+    }),
     jobs: import::JOBS,
     nearest: &[
         ("gkd", "distill"),

@@ -4,7 +4,7 @@ use crate::subject::Subject;
 use crate::table::Memory::Idle;
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Frozen, Images, Objective, Optimizer, Positions, Trainer, Unknown};
+use crate::unbuilt::Unbuilt::{Adapters, Frozen, Objective, Optimizer, Positions, Trainer, Unknown};
 
 const OF_TURNS: crate::unbuilt::Unbuilt = Unknown(Subject::Turns);
 
@@ -31,10 +31,10 @@ pub(super) static TABLE: Table = Table {
         ("weight_decay", Idle, Number("train.weight_decay")),
         ("max_grad_norm", Idle, Number("train.grad_clip")),
         ("gradient_checkpointing", Idle, Recompute),
-        ("freeze_vit", Idle, Lost("prompts are text, which moves no layer of pictures")),
-        ("freeze_aligner", Idle, Lost("prompts are text, which moves no layer of pictures")),
+        ("freeze_vit", Idle, Later),
+        ("freeze_aligner", Idle, Later),
         ("rope_scaling", Idle, NotBuilt(Positions)),
-        ("max_pixels", Idle, NotBuilt(Images)),
+        ("max_pixels", Idle, Later),
         ("beta", Idle, Number("loss.kl_coef")),
         ("loss_type", Idle, Later),
         ("desirable_weight", Idle, Later),

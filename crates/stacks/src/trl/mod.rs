@@ -11,6 +11,7 @@ mod script;
 mod unsloth;
 
 use crate::import::draft::Import;
+use crate::import::images;
 use crate::import::lora::{Lora, PEFT_TARGETS, Silent, lora};
 use crate::stack::{Planned, Stack};
 
@@ -62,6 +63,11 @@ static IMPORT: Import = Import {
     title: "TRL",
     file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, a Python script or a notebook; also of sft, dpo, cpo, orpo, kto, reward and rloo",
     adapter: Some(|draft| lora(draft, &LORA)),
+    images: Some(images::Of {
+        column: "images",
+        adapted: "peft_config.finetune_vision_layers",
+        ..images::Of::NONE
+    }),
     jobs: jobs::JOBS,
     nearest: &[
         ("gkd", "distill"),

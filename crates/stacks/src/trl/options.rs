@@ -4,7 +4,7 @@ use crate::setting::OF_TEXT;
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Optimizer, Positions, Quantisation, Trainer};
+use crate::unbuilt::Unbuilt::{Adapters, Objective, Optimizer, Positions, Quantisation, Trainer};
 
 /// The setting that says that code of the file makes conversations of its rows.
 pub(super) const CONVERSATIONS: &str = "rows_as_conversations";
@@ -70,7 +70,7 @@ pub(super) static TABLE: Table = Table {
         ("peft_config", Used, NotBuilt(Adapters)),
         ("peft_config.peft_type", Used, Adapter),
         ("peft_config.random_state", Idle, Lost("the adapter's first values follow from `seed` here")),
-        ("peft_config.finetune_vision_layers", Idle, Lost("prompts are text, which moves no layer of pictures")),
+        ("peft_config.finetune_vision_layers", Idle, Later),
         ("peft_config.finetune_language_layers", Idle, Lost("the layers of text are those that are trained here")),
         ("peft_config.max_seq_length", Idle, Lost("an adapter has no length")),
         ("rope_scaling", Idle, NotBuilt(Positions)),
@@ -83,7 +83,7 @@ pub(super) static TABLE: Table = Table {
         ("lr_scheduler_kwargs", Idle, Lost("a schedule ends at 0 here")),
         ("chat_template_kwargs.reasoning_effort", Idle, Variable("reasoning_effort")),
         ("load_in_8bit", Used, NotBuilt(Quantisation)),
-        ("images", Idle, NotBuilt(Images)),
+        ("images", Idle, Later),
         ("trainer_class", Idle, NotBuilt(Trainer)),
         ("trackio_space_id", Idle, Lost("Trackio's client takes it from TRACKIO_SPACE_ID")),
         ("push_to_hub", Idle, Lost(why::PUBLISHING)),

@@ -466,7 +466,8 @@ impl Script<'_> {
         }
     }
 
-    /// Returns what shows that rows have pictures, and its token: a class that is called, a column, or a picture.
+    /// Returns the column of pictures, and the token that shows that rows have them: a class that is called, a column,
+    /// or a picture. The trainer there reads `image` and `images`.
     fn pictures(&self) -> Option<(String, usize)> {
         let outline = self.outline;
         let is_of_pictures =
@@ -477,7 +478,8 @@ impl Script<'_> {
         let picture = || outline.find_used(is_picture).map(|(name, at)| (name.to_string(), at));
         let column =
             || ["image", "images"].iter().find_map(|name| Some((name.to_string(), outline.column(name)?)));
-        class.or_else(picture).or_else(column)
+        let (column, (_, at)) = (column(), class.or_else(picture).or_else(column)?);
+        Some((column.map_or("images".into(), |(name, _)| name), at))
     }
 
     /// Reads the arguments of `LoraConfig(...)`, and the kind of adapter.

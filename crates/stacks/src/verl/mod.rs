@@ -7,6 +7,7 @@ mod reported;
 mod sft;
 
 use crate::import::draft::Import;
+use crate::import::images;
 use crate::import::lora::{Lora, Silent, lora};
 use crate::launch::config;
 use crate::launch::shell::{self, word::Word};
@@ -54,6 +55,12 @@ static IMPORT: Import = Import {
     title: "verl",
     file: "a shell script with `python3 -m verl.trainer.main_ppo key=value ...`, or the YAML that Hydra writes; also of fsdp_sft_trainer",
     adapter: Some(|draft| lora(draft, &LORA)),
+    images: Some(images::Of {
+        column: "data.image_key",
+        frozen: "actor_rollout_ref.actor.freeze_vision_tower",
+        excluded: "actor_rollout_ref.model.exclude_modules",
+        ..images::Of::NONE
+    }),
     jobs: &[import::PPO, sft::SFT],
     nearest: &[],
 };

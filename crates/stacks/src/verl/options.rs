@@ -3,14 +3,14 @@
 use crate::table::Memory::{Idle, Used};
 use crate::table::Take::*;
 use crate::table::{Table, why};
-use crate::unbuilt::Unbuilt::{Adapters, Images, Objective, Turns};
+use crate::unbuilt::Unbuilt::{Objective, Turns};
 
 pub(super) static TABLE: Table = Table {
     stack: "verl",
     rows: &[
         ("actor_rollout_ref.model.path", Used, Later),
         ("actor_rollout_ref.model.lora_rank|actor_rollout_ref.model.lora.rank|model.lora_rank", Used, Adapter),
-        ("actor_rollout_ref.model.exclude_modules|actor_rollout_ref.model.lora.exclude_modules", Idle, NotBuilt(Adapters)),
+        ("actor_rollout_ref.model.exclude_modules|actor_rollout_ref.model.lora.exclude_modules", Idle, Later),
         ("actor_rollout_ref.model.lora.merge", Idle, Lost("rollout and update use the same weights and kernels here, merged or not")),
         ("data.prompt_key", Idle, Text("data.prompt_column")),
         ("data.apply_chat_template_kwargs", Idle, Variables),
@@ -35,7 +35,9 @@ pub(super) static TABLE: Table = Table {
         ("actor_rollout_ref.rollout.free_cache_engine", Used, Lost("the KV cache has a fixed address in the plan, and is never freed or rebuilt")),
         ("actor_rollout_ref.rollout.multi_turn.enable", Idle, NotBuilt(Turns)),
         ("actor_rollout_ref.rollout.agent.num_workers", Idle, Lost(why::ENGINE)),
-        ("data.image_key", Idle, NotBuilt(Images)),
+        ("data.image_key", Idle, Later),
+        ("actor_rollout_ref.actor.freeze_vision_tower", Idle, Later),
+        ("actor_rollout_ref.rollout.limit_images", Idle, Lost("a row has all of its images here, at most 256, and the plan sizes what they take")),
         ("actor_rollout_ref.rollout.enforce_eager", Used, Lost(why::EAGER)),
         ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", Used, Integer("train.micro_batch_tokens")),
         ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", Used, Later),

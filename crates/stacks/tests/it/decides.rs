@@ -144,8 +144,7 @@ fn a_file_of_defaults_is_imported() {
         for (trainer, values) in trainers {
             let mut settings = vec![Setting::new("trainer", trainer, 1)];
             for (key, value) in values.as_object().expect("options") {
-                // Written out in a script, it says that rows have pictures.
-                let is_model = ["model_name_or_path", "actor_rollout_ref.model.path", "data.image_key"];
+                let is_model = ["model_name_or_path", "actor_rollout_ref.model.path"];
                 if !is_model.contains(&key.as_str()) {
                     settings.push(Setting::new(key, value.as_str().expect("text"), 2));
                 }

@@ -138,7 +138,7 @@ fn recipes_of_slime_for_newer_families() {
         ("--enable-mtp-training --mtp-num-layers 1", "enable_mtp_training"),
         ("--custom-generate-function-path x.generate", "turns with tools"),
         ("--normalize-advantages", "normalize_advantages"),
-        ("--multimodal-keys '{\"image\": \"images\"}'", "pictures"),
+        ("--multimodal-keys '{\"image\": \"images\", \"video\": \"videos\"}'", "pictures"),
         ("--use-opd", "use_opd"),
     ] {
         refused("slime", &slime("GLM-4.7-Flash", more), &[words]);
@@ -154,6 +154,62 @@ fn recipes_of_slime_for_newer_families() {
         remarks.iter().any(|line| line.contains("my.reward is a function of slime's samples")),
         "{remarks:?}"
     );
+}
+
+/// The keys of published recipes about images.
+#[test]
+fn recipes_with_images_name_their_column_and_whether_the_tower_learns() {
+    let (images, train) = ("images = \"images\"", "tower = \"train\"");
+    let of = |stack: &str, text: &str| {
+        let run = imported(stack, "x.sh", text).expect(text).run_file;
+        run.lines().map(|line| line.split("  #").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+    };
+    let has = |stack: &str, text: &str, lines: &[&str], lacks: &[&str]| {
+        let run = of(stack, text);
+        for line in lines {
+            assert!(run.contains(&format!("\n{line}\n")), "{line}: {run}");
+        }
+        for line in lacks {
+            assert!(!run.lines().any(|have| have.starts_with(line)), "{line}: {run}");
+        }
+    };
+    // verl's geometry3k: the tower is trained unless it is frozen, or an adapter leaves it out.
+    let model = "Qwen/Qwen2.5-VL-7B-Instruct";
+    let key = "data.image_key=images +actor_rollout_ref.rollout.engine_kwargs.vllm.disable_mm_preprocessor_cache=True \
+        actor_rollout_ref.rollout.limit_images=2";
+    has("verl", &verl(model, key), &["model = \"hf:Qwen/Qwen2.5-VL-7B-Instruct\"", images, train], &["image_pixels"]);
+    has("verl", &verl(model, ""), &[images, train], &[]);
+    let frozen = format!("{key} actor_rollout_ref.actor.freeze_vision_tower=True");
+    has("verl", &verl(model, &frozen), &[images], &["tower ="]);
+    let lora = format!(
+        "{key} actor_rollout_ref.model.lora_rank=64 actor_rollout_ref.model.lora_alpha=32 \
+         actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.model.exclude_modules='.*visual.*'"
+    );
+    has("verl", &verl(model, &lora), &[images, "rank = 64"], &["tower ="]);
+    refused("verl", &verl(model, "actor_rollout_ref.model.lora_rank=8 actor_rollout_ref.model.exclude_modules=[lm_head]"), &["such an adapter"]);
+    // A recipe of text that writes the key out is one of text still: rows may lack the column.
+    has("verl", &verl("Qwen/Qwen3-8B", ""), &[], &["images =", "tower ="]);
+    // slime's geometry3k.
+    has("slime", &slime("Qwen3-VL-8B-Instruct", "--multimodal-keys '{\"image\": \"images\"}'"), &[images, train], &[]);
+    // ms-swift's CLEVR count: the tower is frozen by default there, and areas come from the environment.
+    let swift = |more: &str| {
+        format!(
+            "NPROC_PER_NODE=4 MAX_PIXELS=602112 swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-VL-3B-Instruct \
+             --dataset clevr.jsonl --tuner_type full --max_steps 4 --reward_funcs format {more}\n"
+        )
+    };
+    let area = "image_pixels_max = 602112";
+    has("swift", &swift(""), &[images, area], &["tower ="]);
+    has("swift", &swift("--freeze_vit true --max_pixels 401408"), &[images, "image_pixels_max = 401408"], &["tower ="]);
+    has("swift", &swift("--freeze_vit false --freeze_aligner false"), &[images, area, train], &[]);
+    refused("swift", &swift("--freeze_aligner false"), &["weights that stay as they are"]);
+    let text = swift("--freeze_vit true").replace("Qwen2.5-VL-3B", "Qwen2.5-3B");
+    has("swift", &text, &[], &["images =", "image_pixels", "tower ="]);
+    // TRL's multimodal-open-r1.
+    let trl = "trl grpo --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --dataset_name lmms-lab/multimodal-open-r1-8k-verified \
+        --reward_funcs think_format_reward --max_completion_length 1024";
+    has("trl", trl, &[images, train], &[]);
+    has("trl", &format!("{trl} --use_peft --lora_target_modules q_proj v_proj"), &[images], &["tower ="]);
 }
 
 #[test]

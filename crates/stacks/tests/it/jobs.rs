@@ -110,26 +110,33 @@ fn a_trainer_of_the_files_own_is_refused() {
 
 /// Such jobs became ones on text alone, with exit code 0.
 #[test]
-fn r_jobs_with_pictures_are_refused() {
+fn r_jobs_with_pictures_name_their_column_or_are_refused() {
     let script = |model: &str, more: &str| {
         format!(
             "{more}\nmodel = {model}\nGRPOTrainer(model=model, args=GRPOConfig(max_steps=4), reward_funcs=\"c\")\n"
         )
     };
-    for text in [
-        script("\"Qwen/Qwen2.5-VL-3B-Instruct\"", ""),
-        script("AutoModelForImageTextToText.from_pretrained(\"a/b\")", ""),
-        script("Own3ForConditionalGeneration.from_pretrained(\"a/b\")", ""),
-        script("\"a/b\"", "from PIL import Image\nPICTURE = Image.open(\"x.png\")"),
-        script("\"a/b\"", "rows = data.map(lambda row: {\"image\": row[\"x\"]})"),
-        script("\"a/b\"", "tokens = AutoProcessor.from_pretrained(\"a/b\")"),
+    for (text, column) in [
+        (script("\"Qwen/Qwen2.5-VL-3B-Instruct\"", ""), "images"),
+        (script("AutoModelForImageTextToText.from_pretrained(\"a/b\")", ""), "images"),
+        (script("Own3ForConditionalGeneration.from_pretrained(\"a/b\")", ""), "images"),
+        (script("\"a/b\"", "from PIL import Image\nPICTURE = Image.open(\"x.png\")"), "images"),
+        (script("\"a/b\"", "rows = data.map(lambda row: {\"image\": row[\"x\"]})"), "image"),
+        (script("\"a/b\"", "tokens = AutoProcessor.from_pretrained(\"a/b\")"), "images"),
     ] {
-        let error = refused("trl", "x.py", &text);
-        assert!(error.to_string().contains("prompts are text here"), "{text}: {error}");
+        let run = imported("trl", "x.py", &text, false).expect(&text).run_file;
+        assert!(run.contains(&format!("\nimages = \"{column}\"")), "{text}: {run}");
+        assert!(run.contains("\ntower = \"train\""), "{run}");
     }
     // Of a path that is not known as a whole the last part says it.
-    let path = format!("{VERL} actor_rollout_ref.model.path=$ROOT/Qwen2.5-VL-3B-Instruct\n");
-    assert!(refused("verl", "x.sh", &path).to_string().contains("prompts are text here"), "{path}");
+    for (model, is_read) in [("Qwen2-VL-2B-Instruct", false), ("Qwen2.5-VL-3B-Instruct", true)] {
+        let path = format!("{VERL} actor_rollout_ref.model.path=$ROOT/{model}\n");
+        match imported("verl", "x.sh", &path, false) {
+            Ok(_) => assert!(is_read, "{path}"),
+            Err(error) => assert!(!is_read && error.to_string().contains("pictures"), "{path}: {error}"),
+        }
+    }
+    assert!(refused("trl", "x.py", &script("\"llava-hf/llava-1.5-7b-hf\"", "")).to_string().contains("pictures"));
 }
 
 /// Options of an array that a branch makes longer were lost, all of them.
