@@ -1,10 +1,11 @@
 //! The memory of a data file's rows, from one reading of it.
 
-use crate::data::{ROWS_MAX, missing, open};
+use crate::data::{Part, ROWS_MAX, each_object_with, missing, open};
+use crate::images::sources;
 use crate::message::listed;
 use crate::parquet_file::{each_row, reading};
 use plimsoll_base::{Bytes, Result};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -16,6 +17,8 @@ const ALLOCATION: u64 = 24;
 const LEVELS_MAX: usize = 128;
 /// Copies of the longest line as it is read: a buffer that doubles as it grows, and a text without its escapes.
 const LINE_COPIES: u64 = 3;
+/// Copies of the longest row with images: two wait, one is made, one is visited, and its images are decoded from text.
+const IMAGE_ROW_COPIES: u64 = 5;
 
 /// The size of a data file, in the numbers that determine memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,27 +33,69 @@ pub struct FileSize {
     pub values: Bytes,
     /// Host memory for reading, without the rows.
     pub reading: Bytes,
+    /// Content of images that rows hold themselves, and the most of one row; none of it is in the rows above.
+    pub images: Bytes,
+    pub images_longest: Bytes,
+    /// Images of all rows, named or held.
+    pub num_images: u64,
 }
 
-/// Measures a data file by reading all of it.
+/// Measures a data file by reading all of it. `images` names the column of images, whose content is counted apart; a
+/// row's images are in memory one row after another.
 ///
-/// Errors: `data-missing`, `data-bad-parquet`.
-pub fn file_size(path: &Path) -> Result<FileSize> {
+/// Errors: `data-missing`, `data-bad-parquet`, and with `images` those of the rows.
+pub fn file_size(path: &Path, images: Option<&str>) -> Result<FileSize> {
     let (file, is_packed) = open(path)?;
+    if let Some(column) = images {
+        return size_with_images(path, file, is_packed, column);
+    }
     if !is_packed {
         return size_of_lines(file).map_err(|err| missing(path, &err));
     }
     let again = file.try_clone().map_err(|err| missing(path, &err))?;
     let mut size = FileSize { reading: Bytes(reading(path, again)?), ..FileSize::default() };
     each_row(path, file, ROWS_MAX, None, |_, object| {
-        let row = Value::Object(object);
-        let bytes = row.to_string().len() as u64 + 1;
-        size.json.0 += bytes;
-        size.longest.0 = size.longest.0.max(bytes);
-        size.rows += 1;
-        size.values.0 += bytes_of(&row);
+        size.add(object);
         Ok(ControlFlow::Continue(()))
     })?;
+    Ok(size)
+}
+
+impl FileSize {
+    fn add(&mut self, object: Map<String, Value>) {
+        let row = Value::Object(object);
+        let bytes = row.to_string().len() as u64 + 1;
+        self.json.0 += bytes;
+        self.longest.0 = self.longest.0.max(bytes);
+        self.rows += 1;
+        self.values.0 += bytes_of(&row);
+    }
+}
+
+/// Measures rows without their images, and the images.
+fn size_with_images(path: &Path, file: File, is_packed: bool, column: &str) -> Result<FileSize> {
+    let mut size = FileSize::default();
+    let mut longest_whole = 0;
+    each_object_with(path, Part::WHOLE, Some(column), |mut object, _| {
+        let images = object.shift_remove(column).unwrap_or(Value::Null);
+        let text = images.to_string().len() as u64;
+        let mut held = 0;
+        for image in sources(images) {
+            size.num_images += 1;
+            // What is wrong with an image is found where it is read.
+            held += image.map_or(0, |image| image.held_bytes());
+        }
+        size.images.0 += held;
+        size.images_longest.0 = size.images_longest.0.max(held);
+        let before = size.json.0;
+        size.add(object);
+        longest_whole = longest_whole.max(size.json.0 - before + text);
+        Ok(())
+    })?;
+    size.reading.0 = IMAGE_ROW_COPIES * longest_whole;
+    if is_packed {
+        size.reading.0 += reading(path, file)?;
+    }
     Ok(size)
 }
 

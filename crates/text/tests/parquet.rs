@@ -46,7 +46,7 @@ fn verls_columns_are_objects_in_every_codec() {
             });
             assert_eq!(Value::Object(row.columns.clone()), expect, "{codec}, row {i}");
         }
-        let size = file_size(&path).unwrap();
+        let size = file_size(&path, None).unwrap();
         let line = |row: &Row| Value::Object(row.columns.clone()).to_string().len() as u64;
         assert!(size.json.0 > rows.iter().map(line).sum() && size.reading.0 > 1000, "{size:?}");
         assert!(size.longest > plimsoll_base::Bytes(line(&rows[0])) && size.longest < size.json, "{size:?}");
@@ -128,7 +128,7 @@ fn what_cannot_be_used_is_named() {
 fn survives(path: &Path, bytes: &[u8], what: &dyn Fn() -> String) -> bool {
     std::fs::write(path, bytes).unwrap();
     let region = Region::new(ALLOCATOR);
-    let result = load(path, "prompt").and_then(|rows| file_size(path).map(|_| rows.len()));
+    let result = load(path, "prompt").and_then(|rows| file_size(path, None).map(|_| rows.len()));
     let allocated = region.change().bytes_allocated;
     assert!(allocated < ALLOCATED_MAX, "{}: {allocated} bytes", what());
     if let Err(error) = &result {

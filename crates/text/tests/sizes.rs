@@ -29,7 +29,7 @@ fn values_are_counted_with_the_room_that_they_have() {
     for line in lines {
         const ROWS: usize = 8;
         std::fs::write(&path, line.repeat(ROWS)).unwrap();
-        let size = file_size(&path).unwrap();
+        let size = file_size(&path, None).unwrap();
         let mut rows = Vec::with_capacity(ROWS);
         let region = Region::new(ALLOCATOR);
         each_row_of(&path, |_, row| {

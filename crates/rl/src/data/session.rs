@@ -499,9 +499,10 @@ fn host_facts(
         .flat_map(|section| section.row_files().map(move |path| (path, ROW_COPIES_SENT * workers(section))));
     for (path, copies) in files.chain(of_episodes).filter(|(path, _)| Path::new(path).is_file()) {
         // Files are read one after another, and all rows stay in memory.
-        let size = file_size(Path::new(path))?;
+        let size = file_size(Path::new(path), run.data.images.as_deref())?;
         json += size.json.0;
-        longest = size.longest.0.max(longest);
+        // Images are sent to rewards as base64.
+        longest = (size.longest.0 + size.images_longest.0.div_ceil(3) * 4).max(longest);
         count += size.rows;
         rows += size.values.0 + size.rows * DATA_BYTES_PER_ROW;
         reading = size.reading.0.max(reading);

@@ -7,13 +7,13 @@ mod source;
 
 pub use place::{IMAGE_BYTES_MAX, ImageFolder};
 pub use source::ImageSource;
-pub(crate) use source::data_uri;
+pub(crate) use source::{data_uri, sources};
 
 use crate::data::{Part, Place, Row, each_object_with, prompt_of, take};
 use marks::{Mark, marked};
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
-use source::{source, sources};
+use source::source;
 use std::path::Path;
 
 /// Most images of a row.
@@ -49,15 +49,28 @@ pub struct ImageRow {
 pub fn each_prompt_with_images(
     path: &Path,
     columns: ImageColumns,
-    mut visit: impl FnMut(usize, ImageRow) -> Result<()>,
+    visit: impl FnMut(usize, ImageRow) -> Result<()>,
 ) -> Result<()> {
+    first_prompts_with_images(path, columns, Part::WHOLE, visit).map(drop)
+}
+
+/// Calls `visit` with the rows in a part of the file, with their images. Returns the number of rows read if there may
+/// be more. Bytes of images count as the text that holds them.
+///
+/// Errors: those of `each_prompt_with_images`.
+pub fn first_prompts_with_images(
+    path: &Path,
+    columns: ImageColumns,
+    part: Part,
+    mut visit: impl FnMut(usize, ImageRow) -> Result<()>,
+) -> Result<Option<usize>> {
     let mut index = 0;
-    each_object_with(path, Part::WHOLE, Some(columns.images), |object, place| {
+    let is_whole = each_object_with(path, part, Some(columns.images), |object, place| {
         visit(index, image_row(object, columns, place)?)?;
         index += 1;
         Ok(())
     })?;
-    Ok(())
+    Ok((!is_whole).then_some(index))
 }
 
 fn image_row(mut object: Map<String, Value>, columns: ImageColumns, place: Place) -> Result<ImageRow> {

@@ -20,6 +20,14 @@ pub enum ImageSource {
 }
 
 impl ImageSource {
+    /// Returns the bytes of content that the row itself holds: none for the name of a file.
+    pub fn held_bytes(&self) -> u64 {
+        match self {
+            ImageSource::Path(_) => 0,
+            ImageSource::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+
     /// Returns the content of the image's file.
     ///
     /// Errors: `image-missing`, `image-outside-folder`, `image-too-large`.
@@ -37,7 +45,7 @@ pub(crate) fn data_uri(bytes: &[u8]) -> Value {
 }
 
 /// Reads the value of an images' column: none, one or a list.
-pub(super) fn sources(value: Value) -> Vec<Result<ImageSource>> {
+pub(crate) fn sources(value: Value) -> Vec<Result<ImageSource>> {
     match value {
         Value::Null => Vec::new(),
         Value::Array(list) => list.into_iter().map(source).collect(),

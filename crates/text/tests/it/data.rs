@@ -62,11 +62,11 @@ fn r_messages_as_text_and_lists_of_parts_were_no_messages() {
 fn a_file_is_measured_by_its_rows() {
     let dir = tempfile::tempdir().unwrap();
     let text = "{\"prompt\": \"\\\\frac{1}{2} \\\"a\\\": {\\\"b\\\"\", \"x\": { \"y\" : [{\"z\": 1}]}}\n{\"prompt\":\"\"}\n";
-    let size = file_size(&file(&dir, text.repeat(5000).as_bytes())).unwrap();
+    let size = file_size(&file(&dir, text.repeat(5000).as_bytes()), None).unwrap();
     // The longest row ends the file, or is across the ends of buffers.
     let long = format!("{{\"prompt\": \"{}\"}}", "a".repeat(200_000));
     for text in [format!("{text}{long}"), format!("{text}{long}\n{text}"), long.clone()] {
-        let longest = file_size(&file(&dir, text.as_bytes())).unwrap().longest.0;
+        let longest = file_size(&file(&dir, text.as_bytes()), None).unwrap().longest.0;
         assert!((long.len() as u64..=long.len() as u64 + 1).contains(&longest), "{longest}");
     }
     assert_eq!((size.json.0, size.rows), (5000 * text.len() as u64, 5000 * 2));
@@ -80,7 +80,7 @@ fn messages_as_text_are_measured_as_messages() {
     let dir = tempfile::tempdir().unwrap();
     let messages = serde_json::json!([{"role": "user", "content": "[\"a\\\\\"]"}, {"role": "assistant", "content": "b", "x": [1]}]);
     let values =
-        |row: serde_json::Value| file_size(&file(&dir, row.to_string().as_bytes())).unwrap().values.0;
+        |row: serde_json::Value| file_size(&file(&dir, row.to_string().as_bytes()), None).unwrap().values.0;
     let as_list = values(serde_json::json!({ "messages": messages }));
     let as_text = values(serde_json::json!({ "messages": messages.to_string() }));
     assert!((as_list..as_list + 100).contains(&as_text), "{as_list} as a list, {as_text} as a text");

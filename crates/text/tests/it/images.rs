@@ -1,7 +1,12 @@
 //! Rows with images in the forms of other stacks, and every way in which one can be wrong.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use plimsoll_base::Result;
-use plimsoll_text::{ImageColumns, ImageFolder, ImageRow, ImageSource, each_prompt_with_images};
+use plimsoll_text::{
+    ImageColumns, ImageFolder, ImageRow, ImageSource, Part, each_prompt_with_images, file_size,
+    first_prompts_with_images,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -154,6 +159,45 @@ fn files_are_read_from_the_folder_alone() {
     assert_eq!(ImageFolder::of(Path::new("none/d.jsonl"), None).unwrap_err().slug, "image-missing");
 }
 
+/// Snapshots of the hub's cache are links: each was refused as a link elsewhere.
+#[test]
+fn r_images_of_a_snapshot_are_those_of_its_data_set_alone() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let make = |name: &str| {
+        let data_set = dir.path().join(name);
+        let snapshot = data_set.join("snapshots/c0ffee");
+        std::fs::create_dir_all(snapshot.join("images")).unwrap();
+        std::fs::create_dir_all(data_set.join("blobs")).unwrap();
+        std::fs::write(data_set.join("blobs/ab"), name).unwrap();
+        symlink("../../../blobs/ab", snapshot.join("images/a.png")).unwrap();
+        snapshot
+    };
+    let (own, other) = (make("datasets--o--own"), make("datasets--o--other"));
+    symlink(other.join("images/a.png"), own.join("images/other.png")).unwrap();
+    symlink("../../../refs", own.join("images/refs.png")).unwrap();
+    std::fs::write(dir.path().join("datasets--o--own/refs"), "r").unwrap();
+    let read = |data: &Path, name: &str| {
+        let folder = ImageFolder::of(data, None).unwrap();
+        let read = ImageSource::Path(name.into()).read(&folder).map(|bytes| bytes.into_owned());
+        read.map_err(|error| error.slug)
+    };
+    let outside = Err("image-outside-folder");
+    let rows = own.join("train.jsonl");
+    assert_eq!(read(&rows, "images/a.png"), Ok(b"datasets--o--own".to_vec()));
+    assert_eq!(read(&own.join("images/x.jsonl"), "a.png"), Ok(b"datasets--o--own".to_vec()));
+    for name in ["images/other.png", "images/refs.png", "../../blobs/ab"] {
+        assert_eq!(read(&rows, name), outside, "{name}");
+    }
+    // Outside the cache of data sets, and where `blobs` is itself a link.
+    assert_eq!(read(&make("models--o--own").join("train.jsonl"), "images/a.png"), outside);
+    let linked = make("datasets--o--linked");
+    let blobs = dir.path().join("datasets--o--linked/blobs");
+    std::fs::remove_dir_all(&blobs).unwrap();
+    symlink(dir.path().join("datasets--o--own/blobs"), &blobs).unwrap();
+    assert_eq!(read(&linked.join("train.jsonl"), "images/a.png"), outside);
+}
+
 #[test]
 fn bytes_of_a_parquet_file_are_images_where_the_run_says_so() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/parquet/images.parquet");
@@ -170,6 +214,38 @@ fn bytes_of_a_parquet_file_are_images_where_the_run_says_so() {
         [vec![0x89], vec![0xff], vec![0xff, b'R'], vec![]]
     );
     assert_eq!(read[3].row.prompt.messages()[0].content, "No <image> here.");
+    // A part of the file, and its size without the images: as JSON lines it holds the same.
+    let part = Part { rows: 2, bytes: usize::MAX };
+    let mut places = Vec::new();
+    let more = first_prompts_with_images(&path, COLUMNS, part, |_, row| {
+        places.push(row.images.len());
+        Ok(())
+    });
+    assert_eq!((more.unwrap(), places), (Some(2), vec![1, 1]));
+    let size = file_size(&path, Some("images")).unwrap();
+    let bytes =
+        |row: &ImageRow| row.images.iter().map(|image| image.as_ref().unwrap().held_bytes()).sum::<u64>();
+    let each: Vec<u64> = read.iter().map(bytes).collect();
+    assert_eq!((size.rows, size.num_images), (4, 4));
+    assert_eq!((size.images.0, size.images_longest.0), (each.iter().sum(), *each.iter().max().unwrap()));
+    assert!(size.json.0 < 1000 && size.reading.0 > 5 * size.images_longest.0, "{size:?}");
+    let dir = tempfile::tempdir().unwrap();
+    let lines = dir.path().join("d.jsonl");
+    let mut text = String::new();
+    plimsoll_text::each_row_of(&path, |_, _| Ok(())).expect_err("bytes need the column's name");
+    for row in &read {
+        let uri = |image: &Result<ImageSource>| match image.as_ref().unwrap() {
+            ImageSource::Bytes(bytes) => format!("data:;base64,{}", STANDARD.encode(bytes)),
+            other => panic!("{other:?}"),
+        };
+        let images: Vec<String> = row.images.iter().map(uri).collect();
+        let prompt: Vec<Value> = row.row.prompt.messages().iter().map(|message| message.to_json()).collect();
+        text += &format!("{}\n", json!({ "prompt": prompt, "images": images }));
+    }
+    std::fs::write(&lines, text).unwrap();
+    let same = file_size(&lines, Some("images")).unwrap();
+    assert_eq!((same.images, same.images_longest, same.num_images), (size.images, size.images_longest, 4));
+    assert!(file_size(&lines, None).unwrap().json > size.images);
     let error = plimsoll_text::each_prompt(&path, "prompt", |_, _| Ok(())).unwrap_err();
     assert!(error.slug == "data-bad-parquet" && error.message.contains("data.images"), "{error}");
 }
