@@ -94,7 +94,9 @@ impl Unbuilt {
                 "the optimizer is AdamW or Muon here, for which another one's learning rate is not meant"
             }
             Unbuilt::Objective => "the objective here has no such part",
-            Unbuilt::Images => "of what is not text, images are read here, by Qwen2.5-VL, Qwen3-VL and Qwen3.5",
+            Unbuilt::Images => {
+                "of what is not text, images are read here, by Qwen2.5-VL, Qwen3-VL and Qwen3.5"
+            }
             Unbuilt::Turns => {
                 "an episode is one response here, unless [environment] names a class whose methods are the tools, or functions written with `def`, of the script or of a module next to it: docs/environments.md"
             }

@@ -1,6 +1,5 @@
 //! The draft of a run file: which key of the launch file became which key here, and the fate of the rest.
 
-use super::images;
 use crate::defaults::is_default;
 use crate::launch::python::NESTED;
 use crate::setting::{Setting, TRAINER, flag, integer, list, number};
@@ -19,8 +18,8 @@ pub(crate) struct Import {
     pub file: &'static str,
     /// Takes the settings of an adapter, if the stack has any.
     pub adapter: Option<fn(&mut Draft)>,
-    /// Its settings about images, if rows with images are read.
-    pub images: Option<images::Of>,
+    /// Takes the settings about images, if rows with images are read.
+    pub images: Option<fn(&mut Draft)>,
     pub jobs: &'static [Job],
     /// (trainer, method) for trainers without a job: our nearest method.
     pub nearest: &'static [(&'static str, &'static str)],

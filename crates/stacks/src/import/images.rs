@@ -61,7 +61,9 @@ pub(crate) fn images(draft: &mut Draft, of: &Of) {
         None => {
             // Of a path that is not known as a whole the last part says it.
             let sees = draft.entries.iter().any(|entry| unbuilt::sees(&entry.given.value));
-            sees.then(|| ("images".to_string(), "the model sees; rows without the column are text".to_string()))
+            sees.then(|| {
+                ("images".to_string(), "the model sees; rows without the column are text".to_string())
+            })
         }
     };
     let Some((column, from)) = column else {
@@ -102,9 +104,7 @@ fn areas(draft: &mut Draft, of: &Of) {
     if let Some((pixels, taken)) = draft.take_count(of.pixels_max) {
         draft.set_toml("data.image_pixels_max", pixels, &taken.from);
     }
-    for (name, key) in
-        [("MIN_PIXELS", "data.image_pixels_min"), ("MAX_PIXELS", "data.image_pixels_max")]
-    {
+    for (name, key) in [("MIN_PIXELS", "data.image_pixels_min"), ("MAX_PIXELS", "data.image_pixels_max")] {
         let pixels = draft.variable(name).and_then(integer).filter(|pixels| *pixels > 0);
         if let Some(pixels) = pixels.filter(|_| of.has_variables && draft.get(key).is_none()) {
             draft.set_toml(key, pixels, name);
@@ -116,7 +116,8 @@ fn tower(draft: &mut Draft, of: &Of) {
     let has_adapter = ["lora.rank", "lora.adapter"].iter().any(|key| draft.get(key).is_some());
     let frozen = draft.take_text(of.frozen);
     let is_frozen = frozen.as_ref().and_then(|taken| flag(&taken.value)).unwrap_or(of.is_frozen);
-    let from = frozen.as_ref().map_or("the tower is trained by default there".into(), |taken| taken.from.clone());
+    let from =
+        frozen.as_ref().map_or("the tower is trained by default there".into(), |taken| taken.from.clone());
     if let Some(taken) = draft.take(of.joint_frozen)
         && flag(&taken.value).unwrap_or(true) != is_frozen
     {

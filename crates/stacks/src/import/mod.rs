@@ -102,8 +102,8 @@ fn draft_of(
     if let Some(adapter) = import.adapter {
         adapter(&mut draft);
     }
-    if let Some(of) = &import.images {
-        images::images(&mut draft, of);
+    if let Some(images) = import.images {
+        images(&mut draft);
     }
     let refused = draft.refused();
     if !refused.is_empty() && !wishes.force {

@@ -49,15 +49,14 @@ static LORA: Lora = Lora {
     adapts_critic: true,
 };
 
+const IMAGES: images::Of =
+    images::Of { column: "data.image_key", frozen: "actor.freeze_visual_encoder", ..images::Of::NONE };
+
 static IMPORT: Import = Import {
     title: "OpenRLHF",
     file: "a shell script with `python3 -m openrlhf.cli.train_ppo_ray --flag value ...`; also of train_sft, train_dpo and train_rm",
     adapter: Some(|draft| lora(draft, &LORA)),
-    images: Some(images::Of {
-        column: "data.image_key",
-        frozen: "actor.freeze_visual_encoder",
-        ..images::Of::NONE
-    }),
+    images: Some(|draft| images::images(draft, &IMAGES)),
     jobs: &[import::PPO, pairs::SFT, pairs::DPO, pairs::RM],
     nearest: &[("kd", "distill"), ("kto", "kto"), ("prm", "reward_model")],
 };

@@ -21,11 +21,13 @@ pub(crate) static STACK: Stack = Stack {
     planned: None,
 };
 
+const IMAGES: images::Of = images::Of { column: "multimodal_keys", ..images::Of::NONE };
+
 static IMPORT: Import = Import {
     title: "slime",
     file: "a shell script with `... python3 train.py --flag value ...`, or train_async.py",
     adapter: None,
-    images: Some(images::Of { column: "multimodal_keys", ..images::Of::NONE }),
+    images: Some(|draft| images::images(draft, &IMAGES)),
     jobs: import::JOBS,
     nearest: &[("sft", "sft")],
 };

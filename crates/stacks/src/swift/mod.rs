@@ -38,18 +38,20 @@ static LORA: Lora = Lora {
     adapts_critic: false,
 };
 
+const IMAGES: images::Of = images::Of {
+    frozen: "freeze_vit",
+    is_frozen: true,
+    joint_frozen: "freeze_aligner",
+    pixels_max: "max_pixels",
+    has_variables: true,
+    ..images::Of::NONE
+};
+
 static IMPORT: Import = Import {
     title: "ms-swift",
     file: "a shell script with `swift sft --flag value ...` or `swift rlhf ...`: also dpo, cpo, simpo, orpo, kto, rm and grpo",
     adapter: Some(|draft| lora(draft, &LORA)),
-    images: Some(images::Of {
-        frozen: "freeze_vit",
-        is_frozen: true,
-        joint_frozen: "freeze_aligner",
-        pixels_max: "max_pixels",
-        has_variables: true,
-        ..images::Of::NONE
-    }),
+    images: Some(|draft| images::images(draft, &IMAGES)),
     jobs: import::JOBS,
     nearest: &[
         ("gkd", "distill"),

@@ -59,15 +59,14 @@ static LORA: Lora = Lora {
     adapts_critic: false,
 };
 
+const IMAGES: images::Of =
+    images::Of { column: "images", adapted: "peft_config.finetune_vision_layers", ..images::Of::NONE };
+
 static IMPORT: Import = Import {
     title: "TRL",
     file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, a Python script or a notebook; also of sft, dpo, cpo, orpo, kto, reward and rloo",
     adapter: Some(|draft| lora(draft, &LORA)),
-    images: Some(images::Of {
-        column: "images",
-        adapted: "peft_config.finetune_vision_layers",
-        ..images::Of::NONE
-    }),
+    images: Some(|draft| images::images(draft, &IMAGES)),
     jobs: jobs::JOBS,
     nearest: &[
         ("gkd", "distill"),

@@ -51,16 +51,18 @@ static LORA: Lora = Lora {
     adapts_critic: false,
 };
 
+const IMAGES: images::Of = images::Of {
+    column: "data.image_key",
+    frozen: "actor_rollout_ref.actor.freeze_vision_tower",
+    excluded: "actor_rollout_ref.model.exclude_modules",
+    ..images::Of::NONE
+};
+
 static IMPORT: Import = Import {
     title: "verl",
     file: "a shell script with `python3 -m verl.trainer.main_ppo key=value ...`, or the YAML that Hydra writes; also of fsdp_sft_trainer",
     adapter: Some(|draft| lora(draft, &LORA)),
-    images: Some(images::Of {
-        column: "data.image_key",
-        frozen: "actor_rollout_ref.actor.freeze_vision_tower",
-        excluded: "actor_rollout_ref.model.exclude_modules",
-        ..images::Of::NONE
-    }),
+    images: Some(|draft| images::images(draft, &IMAGES)),
     jobs: &[import::PPO, sft::SFT],
     nearest: &[],
 };

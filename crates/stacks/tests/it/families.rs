@@ -156,28 +156,33 @@ fn recipes_of_slime_for_newer_families() {
     );
 }
 
+/// Requires lines of a run file without their comments, and that none begins with what it lacks.
+#[track_caller]
+fn has(stack: &str, text: &str, lines: &[&str], lacks: &[&str]) {
+    let run = imported(stack, "x.sh", text).expect(text).run_file;
+    let run: Vec<&str> = run.lines().map(|line| line.split("  #").next().unwrap_or_default()).collect();
+    for line in lines {
+        assert!(run.contains(line), "{line}: {run:#?}");
+    }
+    for line in lacks {
+        assert!(!run.iter().any(|have| have.starts_with(line)), "{line}: {run:#?}");
+    }
+}
+
 /// The keys of published recipes about images.
 #[test]
 fn recipes_with_images_name_their_column_and_whether_the_tower_learns() {
     let (images, train) = ("images = \"images\"", "tower = \"train\"");
-    let of = |stack: &str, text: &str| {
-        let run = imported(stack, "x.sh", text).expect(text).run_file;
-        run.lines().map(|line| line.split("  #").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
-    };
-    let has = |stack: &str, text: &str, lines: &[&str], lacks: &[&str]| {
-        let run = of(stack, text);
-        for line in lines {
-            assert!(run.contains(&format!("\n{line}\n")), "{line}: {run}");
-        }
-        for line in lacks {
-            assert!(!run.lines().any(|have| have.starts_with(line)), "{line}: {run}");
-        }
-    };
     // verl's geometry3k: the tower is trained unless it is frozen, or an adapter leaves it out.
     let model = "Qwen/Qwen2.5-VL-7B-Instruct";
     let key = "data.image_key=images +actor_rollout_ref.rollout.engine_kwargs.vllm.disable_mm_preprocessor_cache=True \
         actor_rollout_ref.rollout.limit_images=2";
-    has("verl", &verl(model, key), &["model = \"hf:Qwen/Qwen2.5-VL-7B-Instruct\"", images, train], &["image_pixels"]);
+    has(
+        "verl",
+        &verl(model, key),
+        &["model = \"hf:Qwen/Qwen2.5-VL-7B-Instruct\"", images, train],
+        &["image_pixels"],
+    );
     has("verl", &verl(model, ""), &[images, train], &[]);
     let frozen = format!("{key} actor_rollout_ref.actor.freeze_vision_tower=True");
     has("verl", &verl(model, &frozen), &[images], &["tower ="]);
@@ -186,11 +191,25 @@ fn recipes_with_images_name_their_column_and_whether_the_tower_learns() {
          actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.model.exclude_modules='.*visual.*'"
     );
     has("verl", &verl(model, &lora), &[images, "rank = 64"], &["tower ="]);
-    refused("verl", &verl(model, "actor_rollout_ref.model.lora_rank=8 actor_rollout_ref.model.exclude_modules=[lm_head]"), &["such an adapter"]);
+    refused(
+        "verl",
+        &verl(model, "actor_rollout_ref.model.lora_rank=8 actor_rollout_ref.model.exclude_modules=[lm_head]"),
+        &["such an adapter"],
+    );
     // A recipe of text that writes the key out is one of text still: rows may lack the column.
     has("verl", &verl("Qwen/Qwen3-8B", ""), &[], &["images =", "tower ="]);
+}
+
+#[test]
+fn areas_and_towers_of_slime_swift_and_trl() {
+    let (images, train) = ("images = \"images\"", "tower = \"train\"");
     // slime's geometry3k.
-    has("slime", &slime("Qwen3-VL-8B-Instruct", "--multimodal-keys '{\"image\": \"images\"}'"), &[images, train], &[]);
+    has(
+        "slime",
+        &slime("Qwen3-VL-8B-Instruct", "--multimodal-keys '{\"image\": \"images\"}'"),
+        &[images, train],
+        &[],
+    );
     // ms-swift's CLEVR count: the tower is frozen by default there, and areas come from the environment.
     let swift = |more: &str| {
         format!(
@@ -200,7 +219,12 @@ fn recipes_with_images_name_their_column_and_whether_the_tower_learns() {
     };
     let area = "image_pixels_max = 602112";
     has("swift", &swift(""), &[images, area], &["tower ="]);
-    has("swift", &swift("--freeze_vit true --max_pixels 401408"), &[images, "image_pixels_max = 401408"], &["tower ="]);
+    has(
+        "swift",
+        &swift("--freeze_vit true --max_pixels 401408"),
+        &[images, "image_pixels_max = 401408"],
+        &["tower ="],
+    );
     has("swift", &swift("--freeze_vit false --freeze_aligner false"), &[images, area, train], &[]);
     refused("swift", &swift("--freeze_aligner false"), &["weights that stay as they are"]);
     let text = swift("--freeze_vit true").replace("Qwen2.5-VL-3B", "Qwen2.5-3B");

@@ -136,7 +136,9 @@ fn r_jobs_with_pictures_name_their_column_or_are_refused() {
             Err(error) => assert!(!is_read && error.to_string().contains("pictures"), "{path}: {error}"),
         }
     }
-    assert!(refused("trl", "x.py", &script("\"llava-hf/llava-1.5-7b-hf\"", "")).to_string().contains("pictures"));
+    assert!(
+        refused("trl", "x.py", &script("\"llava-hf/llava-1.5-7b-hf\"", "")).to_string().contains("pictures")
+    );
 }
 
 /// Options of an array that a branch makes longer were lost, all of them.
