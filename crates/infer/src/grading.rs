@@ -105,6 +105,7 @@ fn prompt(text: &TextModel, item: &Item) -> Arc<Prompt> {
         rendered: text.tokenizer.decode(&item.ids, false),
         messages: item.messages.clone(),
         columns: item.columns.clone(),
+        images: Arc::default(),
     })
 }
 

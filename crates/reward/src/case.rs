@@ -1,5 +1,6 @@
 //! A sample as rewards see it.
 
+use plimsoll_worker::SampleImage;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ pub struct Prompt {
     pub messages: Option<Arc<Value>>,
     /// The row's columns other than the prompt, which the data shares.
     pub columns: Arc<Map<String, Value>>,
+    /// The prompt's images in order, which the data shares; they are not among the columns.
+    pub images: Arc<[SampleImage]>,
 }
 
 /// One sample.

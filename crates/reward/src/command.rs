@@ -3,7 +3,7 @@
 use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, plain};
 use plimsoll_base::{Error, JsonPart, Result, slugs};
-use plimsoll_worker::{Ids, Launch, Pool, Request, Scores};
+use plimsoll_worker::{Ids, Launch, Pool, Request, SampleImage, Scores};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -51,14 +51,17 @@ impl Scorer for Command {
     }
 }
 
-/// Writes one line per case: `{"prompt", "completion", "ended", "columns": {…}, "id"}`.
+/// Writes one line per case: `{"prompt", "completion", "ended", "columns": {…}, "id"}`, and `images` if it has any.
 fn lines(cases: &[Arc<Case>], ids: &[String]) -> Request {
     let mut bytes = Vec::new();
     for (case, id) in cases.iter().zip(ids) {
-        let line = json!({
+        let mut line = json!({
             "prompt": case.prompt.text, "completion": case.response, "ended": case.ended,
             "columns": *case.prompt.columns, "id": id,
         });
+        if !case.prompt.images.is_empty() {
+            line["images"] = case.prompt.images.iter().map(SampleImage::to_json).collect();
+        }
         bytes.extend_from_slice(line.to_string().as_bytes());
         bytes.push(b'\n');
     }

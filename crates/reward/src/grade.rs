@@ -194,7 +194,8 @@ impl Grading {
         let messages = row.get("prompt").filter(|prompt| prompt.is_array()).cloned().map(Arc::new);
         let rendered = row.get("prompt").map(text_of).unwrap_or_default();
         let text = row.get("prompt").map(last_message).unwrap_or_default();
-        let prompt = Arc::new(Prompt { rendered, text, messages, columns: row.into() });
+        let prompt =
+            Arc::new(Prompt { rendered, text, messages, columns: row.into(), images: Arc::default() });
         let case = Arc::new(Case {
             prompt,
             response,

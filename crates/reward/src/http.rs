@@ -1,12 +1,13 @@
 //! `http://…` and `https://…`: a reward served at an address, by the protocol of OpenRLHF's remote reward models.
 //!
 //! `POST {"query": […], "prompts": […], "labels": […]}` returns `{"rewards": […]}`; a query is prompt and response.
+//! If a prompt has images, `images` has a list of them for each query.
 
 use crate::case::Case;
 use crate::scorer::{Reading, Scorer, Start, answer, plain};
 use crate::spec::RewardSpec;
 use plimsoll_base::{Error, JsonPart, Result, shown_address, slugs};
-use plimsoll_worker::{RewardStep, STEPS_MAX, Scores, read_steps_of};
+use plimsoll_worker::{RewardStep, STEPS_MAX, Scores, image_lists, read_steps_of};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::sync::Arc;
@@ -77,8 +78,12 @@ impl Http {
         let queries: Vec<String> =
             cases.iter().map(|case| format!("{}{}", case.prompt.rendered, case.response)).collect();
         let prompts: Vec<&str> = cases.iter().map(|case| case.prompt.rendered.as_str()).collect();
-        let body = json!({ "query": queries, "prompts": prompts, "labels": answers }).to_string();
-        self.read(&self.client.post(&body)?, cases)
+        let mut body = json!({ "query": queries, "prompts": prompts, "labels": answers });
+        let images: Vec<_> = cases.iter().map(|case| case.prompt.images.clone()).collect();
+        if let Some(images) = image_lists(&images) {
+            body["images"] = images.into();
+        }
+        self.read(&self.client.post(&body.to_string())?, cases)
     }
 
     fn read(&self, reply: &[u8], cases: &[Arc<Case>]) -> Result<Scores> {

@@ -45,7 +45,7 @@ pub use judge::JudgeSpec;
 pub use kinds::{KINDS, RewardKind, RewardMemory, answers_check};
 pub use plimsoll_worker::{
     EstimatorInputs, EstimatorSpec, KEEPER, Network, Offered, PythonEstimator, RewardStep, STEPS_MAX,
-    Signature, WORDS_BYTES_MAX, Words, become_keeper, keep_with, offered,
+    SampleImage, Signature, WORDS_BYTES_MAX, Words, become_keeper, keep_with, offered,
 };
 pub use rewards::{Rewards, Scored};
 pub use spec::{OnError, RewardSpec};

@@ -58,6 +58,7 @@ fn batch(cases: &[Arc<Case>], answer_column: &str, steps: [u32; 2]) -> Batch {
         completions: cases.iter().map(|case| case.completion.clone()).collect(),
         response_ids: cases.iter().map(|case| case.response_ids.clone()).collect(),
         answers: cases.iter().map(|case| answer(&case.prompt.columns, answer_column).clone()).collect(),
+        images: prompts.clone().map(|p| p.images.clone()).collect(),
         columns: prompts.map(|p| p.columns.clone()).collect(),
         steps,
     }

@@ -114,6 +114,11 @@ def reward_func_dict(queries, prompts, labels, **kwargs):
     return {"rewards": rewards, "scores": rewards, "extra_logs": {"length": [len(l) for l in labels]}}
 
 
+def counts_bytes(completions, images):
+    assert all(image["path"] is None or open(image["path"], "rb") for each in images for image in each)
+    return [float(sum(len(image["bytes"] or b"xyz") for image in each)) for each in images]
+
+
 def forges(completions, **columns):
     line = b'{"scores": [' + b", ".join([b"1000.0"] * len(completions)) + b"]}\n"
     for descriptor in range(3, 64):

@@ -24,6 +24,7 @@ mod filter;
 mod folder;
 mod groups;
 mod ids;
+mod images;
 mod inherited;
 mod interpreter;
 mod job;
@@ -65,6 +66,7 @@ pub use episodes::{
 pub use estimator::{EstimatorInputs, EstimatorSpec, PythonEstimator};
 pub use groups::{GroupHome, GroupKill, WorkerGroup};
 pub use ids::Ids;
+pub use images::{SampleImage, image_lists};
 pub use inherited::inherited_listener;
 pub use interpreter::{default_python, find_python};
 pub use judged::{Judge, Judged};

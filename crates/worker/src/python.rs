@@ -3,6 +3,7 @@
 //! Three ways to call it, so that functions written for other stacks work unchanged: see [`Signature`].
 
 use crate::ids::Ids;
+use crate::images::{SampleImage, shared_lists};
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Request, Stop};
 use crate::raised::Raised;
@@ -51,6 +52,8 @@ pub struct Batch {
     pub response_ids: Vec<Vec<u32>>,
     pub answers: Vec<Value>,
     pub columns: Vec<Arc<Columns>>,
+    /// The images of each prompt; empty if no row has images.
+    pub images: Vec<Arc<[SampleImage]>>,
     /// The step and the number of steps; 0 outside a run.
     pub steps: [u32; 2],
 }
@@ -193,7 +196,12 @@ impl PythonFunction {
                 keywords.insert("prompts".into(), json!(batch.prompts));
                 keywords.insert("completions".into(), completions(batch));
                 keywords.insert("completion_ids".into(), json!(batch.response_ids));
-                json!({ "keywords": keywords, "step": batch.steps[0], "steps": batch.steps[1] })
+                let mut call =
+                    json!({ "keywords": keywords, "step": batch.steps[0], "steps": batch.steps[1] });
+                if let Some(images) = shared_lists(&batch.images) {
+                    call["images"] = images;
+                }
+                call
             }
             Signature::Verl => json!({ "calls": verl_calls(batch) }),
             Signature::OpenRlhf => {

@@ -4,6 +4,7 @@ A line holds the keywords of one call (`keywords`), or of one call a sample (`ca
 signature against (`check`), and an `id` that the reply repeats. Standard output belongs to the protocol, so the user's
 prints go to standard error.
 """
+import base64
 import struct
 import types
 
@@ -126,11 +127,27 @@ def all_results(result, metrics):
     return list(result)
 
 
+def images_of(lists, of):
+    """The images of each sample: a list of `{"path", "bytes"}`, of which one is None. Samples of a group share theirs."""
+
+    def image(path, bytes):
+        return {"path": path, "bytes": None if bytes is None else base64.b64decode(bytes)}
+
+    lists = [[image(**one) for one in images] for images in lists]
+    return [lists[at] for at in of]
+
+
+def names_images(function):
+    return "images" in inspect.signature(function).parameters
+
+
 def answer(function, names, request):
     metrics = Metrics()
     try:
         if "check" in request:
             keywords = {name: None for name in request["check"]}
+            if "completions" in keywords and names_images(function):
+                keywords["images"] = None
             inspect.signature(function).bind(**fitting(names, keywords))
             return {"fits": True}
     except TypeError as error:
@@ -140,6 +157,11 @@ def answer(function, names, request):
             results = called(function, [fitting(names, keywords) for keywords in request["calls"]])
         else:
             keywords = request["keywords"]
+            if "images" in request and (names is None or "images" in names):
+                keywords["images"] = images_of(**request["images"])
+            elif "completions" in keywords and "images" not in keywords and names_images(function):
+                # Rows without images have empty lists of them.
+                keywords["images"] = [[] for _ in keywords["completions"]]
             keywords["log_metric"] = metrics.add
             # Further columns of the table of completions: nothing here shows one.
             keywords["log_extra"] = lambda column, values: None

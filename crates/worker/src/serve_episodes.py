@@ -12,6 +12,7 @@ REWARD_MAX = float.fromhex("0x1.fffffep127")
 
 
 def one_message(said):
+    refuse_image("the environment", said)
     if isinstance(said, str):
         said = {"role": "user", "content": said}
     if isinstance(said, dict) and isinstance(said.get("role"), str) and isinstance(said.get("content"), str):

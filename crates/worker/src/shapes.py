@@ -13,6 +13,8 @@ import typing
 REPLY_BYTES_MAX = 1 << 20
 # Characters of one tool's result. Tokens between two turns have their own, lower limit.
 RESULT_CHARS_MAX = 1 << 16
+# Parts of a result that are looked at.
+RESULT_PARTS_MAX = 256
 
 
 class Plain:
@@ -127,7 +129,23 @@ def called(functions, name, arguments):
         raise
     except Exception as error:
         result = {"error": str(error)}
+    refuse_image(f"the tool `{name}`", result)
     return {"role": "tool", "content": str(result)[:RESULT_CHARS_MAX]}
+
+
+def holds_image(value):
+    """Whether a value is an image, a part of a message that is one, or a list with one."""
+    if isinstance(value, (list, tuple)):
+        return any(holds_image(one) for one in value[:RESULT_PARTS_MAX])
+    if isinstance(value, dict):
+        return value.get("type") in ("image", "image_url") or holds_image(value.get("content"))
+    return any((kind.__module__ or "").split(".")[0] == "PIL" for kind in type(value).__mro__)
+
+
+def refuse_image(who, value):
+    """Raises for an image: as text it would be the name of an object, which tells a model nothing."""
+    if holds_image(value):
+        raise TypeError(f"{who} returned an image: tools that return an image are not built, only those that return text")
 
 
 def light_threads():
@@ -207,6 +225,7 @@ class OpenEnv:
             if not done:
                 action = {"type": "call_tool", "tool_name": call["name"], "arguments": call["arguments"]}
                 observation, more, done = self.session.ask("step", action)
+                refuse_image(f"the tool `{call['name']}`", observation.get("result"))
                 said.append({"role": "tool", "content": result_text(observation)})
                 reward += more
         return (None if done else said), reward, done

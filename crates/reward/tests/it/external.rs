@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const FUNCTIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/functions.py");
+pub const FUNCTIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/functions.py");
 
 /// Whether there is an interpreter; also names the binary that keeps workers.
 pub fn has_python() -> bool {
@@ -31,7 +31,7 @@ pub fn row(value: Value) -> Map<String, Value> {
     value.as_object().expect("a test passes an object").clone()
 }
 
-fn case(prompt: Prompt, response: &str) -> Case {
+pub fn case(prompt: Prompt, response: &str) -> Case {
     let response_ids = response.bytes().map(u32::from).collect();
     Case {
         prompt: Arc::new(prompt),
@@ -44,8 +44,12 @@ fn case(prompt: Prompt, response: &str) -> Case {
 }
 
 fn cases(responses: &[&str], columns: &Map<String, Value>) -> Vec<Case> {
-    let prompt =
-        Prompt { text: "p".into(), rendered: "<p>".into(), messages: None, columns: columns.clone().into() };
+    let prompt = Prompt {
+        text: "p".into(),
+        rendered: "<p>".into(),
+        columns: columns.clone().into(),
+        ..Prompt::default()
+    };
     responses.iter().map(|response| case(prompt.clone(), response)).collect()
 }
 
@@ -63,7 +67,7 @@ fn counted(spec: RewardSpec, responses: &[&str], columns: &Map<String, Value>) -
     (totals(scored), tally)
 }
 
-fn totals(scored: Vec<Scored>) -> Vec<Option<f32>> {
+pub fn totals(scored: Vec<Scored>) -> Vec<Option<f32>> {
     scored.into_iter().map(|one| one.total).collect()
 }
 
@@ -420,7 +424,7 @@ fn a_tight_memory_limit_is_named() {
 }
 
 /// A server for `requests` requests; `answer` gets a body and returns status and body, or nothing to stay silent.
-fn serve(requests: usize, answer: fn(usize, Value) -> Option<(u16, String)>) -> String {
+pub fn serve(requests: usize, answer: fn(usize, Value) -> Option<(u16, String)>) -> String {
     use std::io::{BufRead, BufReader, Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -3,5 +3,6 @@
 mod code;
 mod external;
 mod grade;
+mod images;
 mod judge;
 mod math;

@@ -365,6 +365,37 @@ fn a_server_of_openenv_is_played_by_its_messages_or_its_tools() {
     assert!(error.message.contains("Connection refused"), "{error}");
 }
 
+/// The name of an object, `<PIL.Image ...>`, was the result.
+#[test]
+fn r_a_tool_that_returns_an_image_is_refused_by_name() {
+    let (_folder, file) = write(
+        r#"
+class Draws:
+    reward = 0.0
+    def reset(self): return "Say."
+    def look(self, how: str):
+        """Looks.
+
+        Args:
+            how: As what.
+        """
+        kind = type("Image", (), {"__module__": "PIL.Image"})
+        parts = [{"type": "text", "text": "a"}, {"type": "image", "image": 1}]
+        return {"object": kind(), "heir": type("Png", (kind,), {})(), "parts": parts, "text": "a"}[how]
+"#,
+    );
+    let mut table = Table::open(&format!("python:{file}:Draws"), &crate::settings()).unwrap();
+    for how in ["object", "heir", "parts"] {
+        table.reset(Start::train(0, 0));
+        let error =
+            table.ask(Job::Step(String::new(), vec![call("look", json!({ "how": how }))])).unwrap_err();
+        assert_eq!(error.slug, "text-environment-raised");
+        assert!(error.message.contains("tools that return an image are not built"), "{how}: {error}");
+    }
+    table.reset(Start::train(0, 0));
+    assert_eq!(table.step("", &[call("look", json!({ "how": "text" }))]).messages, [tool("a")]);
+}
+
 #[test]
 fn long_and_odd_answers_are_cut_or_refused_before_they_are_sent() {
     let (_folder, file) = write(ANSWERS);

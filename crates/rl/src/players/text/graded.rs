@@ -142,6 +142,7 @@ fn prompt(item: &Item, asked: &EpisodesRequest<'_>) -> Prompt {
         rendered: asked.text.tokenizer.decode(&item.ids, false),
         messages: item.messages.clone(),
         columns: item.columns.clone(),
+        images: Arc::default(),
     }
 }
 
