@@ -21,6 +21,7 @@ mod processor;
 mod resize;
 mod size;
 mod tally;
+mod thumbnail;
 
 pub use decode::{decode, header};
 pub use fault::{BYTES_MAX, ImageFault, PIXELS_MAX, RATIO_MAX, SCANS_MAX};
@@ -34,3 +35,4 @@ pub use processor::Processor;
 pub use resize::resize;
 pub use size::{Size, smart_size};
 pub use tally::ImageTally;
+pub use thumbnail::{THUMBNAIL_BYTES_MAX, THUMBNAIL_SIDE_MAX, Thumbnail, is_thumbnail};

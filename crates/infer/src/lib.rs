@@ -21,6 +21,7 @@ mod reach;
 pub mod responder;
 pub mod responses;
 pub mod runner;
+pub mod sample_images;
 pub mod sampler;
 pub mod serve;
 pub mod sets;

@@ -28,6 +28,9 @@ pub struct KeptSample {
     /// The system prompt that went before the conversation, cut where it is long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
+    /// The images of the prompt in order, without their content; absent without one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<KeptImage>,
     /// Weighted sum of the rewards; null if none gave a score.
     pub reward: Option<f32>,
     /// The score of each reward, by its name, before its weight.
@@ -46,7 +49,42 @@ pub struct KeptSample {
     pub token_chars: Vec<u32>,
 }
 
+/// An image of a sample's prompt as a line of `samples/*.jsonl` names it.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeptImage {
+    /// What the row names, cut where it is long; absent for an image that the row holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Pixels of a row and rows, as the model sees them.
+    pub width: u32,
+    pub height: u32,
+    /// Its tokens in the prompt.
+    pub tokens: usize,
+    /// Its small copy, a file next to the samples; absent if none is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+impl KeptImage {
+    /// Cuts the name where it is long.
+    pub fn new(
+        name: Option<&str>,
+        [width, height]: [u32; 2],
+        tokens: usize,
+        file: Option<String>,
+    ) -> KeptImage {
+        KeptImage { name: name.map(cut), width, height, tokens, file }
+    }
+}
+
 impl KeptSample {
+    /// Sets the images of the prompt, at most `KEPT_IMAGES_MAX`.
+    pub fn with_images(mut self, images: Vec<KeptImage>) -> KeptSample {
+        self.images = images;
+        self.images.truncate(KEPT_IMAGES_MAX);
+        self
+    }
+
     /// Sets which weights sampled it, as (updates, tokens) in order; nothing changes if there are none.
     pub fn drawn_by(mut self, versions: &[(u64, u32)]) -> KeptSample {
         self.policy_version = versions.last().map_or(self.policy_version, |(updates, _)| *updates);
@@ -78,6 +116,8 @@ pub struct Place<'s> {
     pub of_group: usize,
 }
 
+/// Most images of a sample that its line names.
+pub const KEPT_IMAGES_MAX: usize = 16;
 /// Bytes of an answer or a system prompt in a line of `samples/`, whose size the plan bounds.
 const QUOTED_BYTES_MAX: usize = 256;
 
@@ -110,6 +150,7 @@ impl SamplesHeader<'_> {
                 other => cut(&other.to_string()),
             }),
             system_prompt: self.text.system_prompt.as_deref().map(cut),
+            images: Vec::new(),
             reward: scored.total,
             rewards: self.names.iter().cloned().zip(scored.parts.iter().copied()).collect(),
             response_tokens: samples.ids(index).len(),

@@ -172,6 +172,16 @@ impl RunDir {
         write_atomic(&self.path.join("samples").join(format!("{name}.jsonl")), text.as_bytes())
     }
 
+    /// Writes a small copy of an image to `samples/FILE`, unless it is there.
+    pub fn write_thumbnail(&self, file: &str, png: &[u8]) -> Result<()> {
+        let path = self.path.join("samples").join(file);
+        if fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file()) {
+            Ok(())
+        } else {
+            write_atomic(&path, png)
+        }
+    }
+
     /// Writes a text file at a path within the directory.
     pub(crate) fn write_text(&self, name: &str, text: &str) -> Result<()> {
         write_atomic(&self.path.join(name), text.as_bytes())
