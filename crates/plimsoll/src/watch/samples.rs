@@ -1,10 +1,13 @@
 //! Samples of a run: files, and rows with given words. Files are streamed, newest first; pages name the next start.
 
 use super::tail::{LINE_BYTES_MAX, fill};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use plimsoll_base::open_regular;
+use plimsoll_images::{THUMBNAIL_BYTES_MAX, is_thumbnail};
 use serde_json::{Value, json};
 use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, Read as _, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 const FILES_MAX: usize = 4096;
@@ -16,6 +19,9 @@ const TEXT_CHARS_MAX: usize = 16_384;
 const TOKENS_MAX: usize = 4096;
 /// Turns and messages shown of an episode.
 const TURNS_MAX: usize = 64;
+/// Images named of a row, and the bytes of those of one answer that are shown.
+const IMAGES_MAX: usize = 16;
+const IMAGE_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Clone, Debug, Default)]
 pub struct Query {
@@ -75,6 +81,14 @@ fn step_of(name: &str) -> u64 {
 
 /// Returns the next rows and where the ones after them begin. Files that are not in the list are not served.
 pub fn find(dir: &Path, query: &Query) -> Value {
+    let mut found = find_rows(dir, query);
+    if let Some(rows) = found["rows"].as_array_mut() {
+        with_images(dir, rows);
+    }
+    found
+}
+
+fn find_rows(dir: &Path, query: &Query) -> Value {
     let files = list(dir);
     let names = files.iter().filter(|name| query.file.is_empty() || **name == query.file);
     let (mut rows, mut left) = (Vec::new(), READ_BYTES_MAX);
@@ -91,6 +105,26 @@ pub fn find(dir: &Path, query: &Query) -> Value {
         }
     }
     json!({ "rows": rows, "next": null })
+}
+
+/// Puts the content of small copies into rows, as data URLs; those beyond the limit of an answer stay names.
+fn with_images(dir: &Path, rows: &mut [Value]) {
+    let mut left = IMAGE_BYTES_MAX;
+    for image in rows.iter_mut().filter_map(|row| row["images"].as_array_mut()).flatten() {
+        let Some(png) = image["file"].as_str().and_then(|file| small_copy(dir, file)) else { continue };
+        if png.len() <= left {
+            left -= png.len();
+            image["data"] = json!(format!("data:image/png;base64,{}", BASE64.encode(png)));
+        }
+    }
+}
+
+/// Reads a small copy next to the samples; nothing else is read, whatever a row names.
+fn small_copy(dir: &Path, file: &str) -> Option<Vec<u8>> {
+    let open = open(&dir.join("samples").join(Some(file).filter(|file| is_thumbnail(file))?))?;
+    let mut png = Vec::new();
+    open.take(THUMBNAIL_BYTES_MAX as u64 + 1).read_to_end(&mut png).ok()?;
+    (png.len() <= THUMBNAIL_BYTES_MAX && png.starts_with(b"\x89PNG")).then_some(png)
 }
 
 /// Reads rows of one file from `offset` on. Returns where it stopped, if that is before the end.
@@ -156,6 +190,16 @@ fn shown(file: &str, row: &Value) -> Value {
     }
     for key in ["prompt", "response", "ground_truth", "system_prompt"] {
         out[key] = text(&row[key]);
+    }
+    if row["images"].is_array() {
+        let image = |image: &Value| {
+            let number = |key: &str| image[key].as_u64();
+            json!({
+                "name": text(&image["name"]), "file": text(&image["file"]),
+                "width": number("width"), "height": number("height"), "tokens": number("tokens"),
+            })
+        };
+        out["images"] = first(&row["images"], IMAGES_MAX, image);
     }
     for key in ["logprobs", "token_chars", "policy_versions"] {
         out[key] = first(&row[key], TOKENS_MAX, Value::clone);
@@ -252,6 +296,41 @@ mod tests {
         assert_eq!(count("prompt 4", "", Reward::NotPositive), 6);
         assert_eq!(count("", "step-000001.jsonl", Reward::Any), 1);
         assert_eq!(count("", "../../etc/passwd", Reward::Any), 0);
+    }
+
+    #[test]
+    fn small_copies_are_shown_and_no_other_file_is() {
+        let png = "image-0123456789abcdef.png";
+        let line = |file: &str| {
+            let image = json!({ "name": "cat.jpg", "width": 64, "height": 32, "tokens": 2, "file": file });
+            format!("{}\n", json!({ "prompt": "p", "response": "r", "images": vec![image; 17] }))
+        };
+        let names = [png, "image-1123456789abcdef.png", "image-2123456789abcdef.png", "../events.jsonl"];
+        let text: String = names.map(line).concat();
+        let folder =
+            dir(&[("step-000001.jsonl", &text), (png, "\u{89}"), ("image-2123456789abcdef.png", "<svg>")]);
+        let samples = folder.path().join("samples");
+        std::fs::write(samples.join(png), b"\x89PNG123").unwrap();
+        std::os::unix::fs::symlink(samples.join(png), samples.join(names[1])).unwrap();
+        std::fs::write(folder.path().join("events.jsonl"), b"\x89PNG").unwrap();
+        let found = find(folder.path(), &Query::default());
+        let rows = found["rows"].as_array().unwrap();
+        let shown: Vec<usize> = rows
+            .iter()
+            .map(|row| {
+                row["images"].as_array().unwrap().iter().filter(|image| image["data"].is_string()).count()
+            })
+            .collect();
+        assert_eq!(shown, [IMAGES_MAX, 0, 0, 0]);
+        let image = &rows[0]["images"][0];
+        assert_eq!((&image["width"], &image["name"]), (&json!(64), &json!("cat.jpg")));
+        assert_eq!(image["data"], "data:image/png;base64,iVBORzEyMw==");
+        // Beyond the limit of an answer they are names.
+        std::fs::write(samples.join(png), [&b"\x89PNG"[..], &vec![0; THUMBNAIL_BYTES_MAX - 4]].concat())
+            .unwrap();
+        std::fs::write(samples.join("step-000001.jsonl"), line(png).repeat(4)).unwrap();
+        let found = find(folder.path(), &Query::default()).to_string();
+        assert_eq!(found.matches("data:image").count(), IMAGE_BYTES_MAX / THUMBNAIL_BYTES_MAX);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use crate::common::{plimsoll, text};
 use crate::run::Run;
+use plimsoll_images::{PLACEHOLDER, Processor, Thumbnail, prepare};
+use plimsoll_text::{DrawnTask, ImageFolder};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -130,4 +132,31 @@ fn parquet_with_bytes_is_counted_and_no_run_trains_without_its_images() {
     let ignored = ["data.ignore=[\"image\"]", "data.prompt_tokens_max=32"];
     let output = plimsoll(&run.args("plan", &ignored).iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+/// What a task draws takes the path of a file, and is refused where a run reads text alone.
+#[test]
+fn drawn_images_are_prepared_as_files_are() {
+    let folder = ImageFolder::of(Path::new("rows.jsonl"), None).expect("the current folder");
+    for (name, family, tokens) in [
+        ("builtin:shapes", "qwen3_vl", 4),
+        ("builtin:digits", "qwen3_vl", 2),
+        ("builtin:shapes", "qwen2_5_vl", 4),
+        ("builtin:digits", "qwen2_5_vl", 2),
+    ] {
+        let row = DrawnTask::find(name).expect("a task").train_row(1, 2, PLACEHOLDER);
+        let bytes = row.images[0].as_ref().expect("an image").read(&folder).expect("its content");
+        let processor = Processor::of_family(family).expect("a family").with_pixels(Some(784), None);
+        let image = prepare(&bytes, &processor.expect("an area")).expect("pixels");
+        assert_eq!((image.tokens, row.images.len()), (tokens, 1), "{name} for {family}");
+        assert!(Thumbnail::of(&image.pixels).png.len() < 8192);
+    }
+    let run = run_over("");
+    let words = ["data.prompts=builtin:shapes"];
+    let output = plimsoll(&run.train_args("out", &words).iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(
+        text(&output.stderr).contains("error[model-takes-no-images]: builtin:shapes"),
+        "{}",
+        text(&output.stderr)
+    );
 }

@@ -51,6 +51,16 @@ $("rows").addEventListener("keydown", (event) => {
   if (to) { event.preventDefault(); event.target.tabIndex = -1; to.tabIndex = 0; to.focus(); }
 });
 
+/** The images of a prompt: a small copy if there is one, else the name and the size. */
+function pictures(images) {
+  if (!Array.isArray(images) || !images.length) return null;
+  const size = (image) => [image.name, isNumber(image.width) ? whole(image.width) + " x " + whole(image.height) + " pixels" : null, isNumber(image.tokens) ? whole(image.tokens) + " tokens" : null].filter(Boolean).join(", ");
+  const picture = (image) => el("figure", {},
+    typeof image.data === "string" && image.data.startsWith("data:image/png;base64,") ? el("img", { src: image.data, alt: image.name || "image of the prompt" }) : null,
+    el("figcaption", { class: "soft" }, size(image)));
+  return el("div", { class: "pictures" }, images.map(picture));
+}
+
 function sampleCard(row) {
   const reward = row.reward;
   const tone = !isNumber(reward) ? "none" : reward > 0 ? "good" : "bad";
@@ -65,6 +75,7 @@ function sampleCard(row) {
       isNumber(row.response_tokens) ? el("span", { class: "soft" }, whole(row.response_tokens) + " tokens" + (row.finish && row.finish !== "eos" ? ", ended by " + row.finish : "") + versions(row.policy_versions)) : null,
       parts.length > 1 ? parts.map(([name, value]) => el("span", { class: "soft" }, name + " " + number(value))) : null),
     row.system_prompt ? el("div", { class: "prompt" }, el("b", {}, "system "), row.system_prompt) : null,
+    pictures(row.images),
     transcript ? turns(row) : [el("div", { class: "prompt" }, row.prompt || ""), response(row.response, row.logprobs, row.token_chars, row.finish)],
     row.ground_truth ? el("p", { class: "truth" }, el("b", {}, "ground truth "), row.ground_truth) : null);
 }
