@@ -239,6 +239,11 @@ pub(crate) fn sees(name: &str) -> bool {
     ["qwen2.5-vl-", "qwen3-vl-"].iter().any(|family| last_of(name).starts_with(family))
 }
 
+/// Returns true for a model of a family all of whose models see, and are trained on text as well.
+pub(crate) fn may_see(name: &str) -> bool {
+    ["qwen3.5-", "qwen3.6-"].iter().any(|family| last_of(name).starts_with(family))
+}
+
 fn last_of(name: &str) -> String {
     name.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_ascii_lowercase()
 }

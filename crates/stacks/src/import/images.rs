@@ -60,7 +60,9 @@ pub(crate) fn images(draft: &mut Draft, of: &Of) {
         },
         None => {
             // Of a path that is not known as a whole the last part says it.
-            let sees = draft.entries.iter().any(|entry| unbuilt::sees(&entry.given.value));
+            let is_named =
+                |is_it: fn(&str) -> bool| draft.entries.iter().any(|entry| is_it(&entry.given.value));
+            let sees = is_named(unbuilt::sees) || is_named(unbuilt::may_see) && says_so(draft, of);
             sees.then(|| {
                 ("images".to_string(), "the model sees; rows without the column are text".to_string())
             })
@@ -75,6 +77,12 @@ pub(crate) fn images(draft: &mut Draft, of: &Of) {
     draft.set_text("data.images", &column, &from);
     areas(draft, of);
     tower(draft, of);
+}
+
+/// Returns true if a setting or a variable about images is written out, of a model that is trained on text as well.
+fn says_so(draft: &Draft, of: &Of) -> bool {
+    let has_variable = of.has_variables && draft.variable("MAX_PIXELS").is_some();
+    has_variable || [of.pixels_max, of.frozen].iter().any(|name| draft.is_written(name))
 }
 
 /// Returns the column in `images`, or in `{"image": "images"}`; none if a table has videos or sounds too.

@@ -229,6 +229,10 @@ fn areas_and_towers_of_slime_swift_and_trl() {
     refused("swift", &swift("--freeze_aligner false"), &["weights that stay as they are"]);
     let text = swift("--freeze_vit true").replace("Qwen2.5-VL-3B", "Qwen2.5-3B");
     has("swift", &text, &[], &["images =", "image_pixels", "tower ="]);
+    // All models of Qwen3.5 see: a setting about images says that the rows have some.
+    let both = swift("").replace("Qwen2.5-VL-3B-Instruct", "Qwen3.5-2B");
+    has("swift", &both, &[images, area], &["tower ="]);
+    has("swift", &both.replace("MAX_PIXELS=602112", ""), &[], &["images =", "tower ="]);
     // TRL's multimodal-open-r1.
     let trl = "trl grpo --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --dataset_name lmms-lab/multimodal-open-r1-8k-verified \
         --reward_funcs think_format_reward --max_completion_length 1024";

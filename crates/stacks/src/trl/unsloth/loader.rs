@@ -69,6 +69,10 @@ pub(in crate::trl) fn adapter(outline: &Outline<'_>, call: &Call, line: usize) -
             }
         }
     }
+    // Its default, in a model that sees.
+    if call.name.starts_with("FastVisionModel") && call.argument("finetune_vision_layers").is_none() {
+        given.push(Setting::new("peft_config.finetune_vision_layers", "True", line));
+    }
     let is_off = |name: &str| {
         let argument = call.argument(name)?;
         outline.literal(&argument.value, call.at).and_then(|text| flag(&text)).map(|on| !on)
