@@ -153,6 +153,11 @@ fn drawn_images_are_prepared_as_files_are() {
     }
     let run = run_over("");
     let words = ["data.prompts=builtin:shapes"];
+    let said = counted(&run, &[words[0], "data.image_pixels_min=1024"], 0);
+    assert_eq!(
+        (&said["rows"], &said["images"], &said["image_tokens_max"]),
+        (&300.into(), &300.into(), &4.into())
+    );
     let output = plimsoll(&run.train_args("out", &words).iter().map(String::as_str).collect::<Vec<_>>());
     assert!(
         text(&output.stderr).contains("error[model-takes-no-images]: builtin:shapes"),
