@@ -32,6 +32,7 @@ pub static PRESETS: &[(&str, ModelSpec)] = &[
     ("nano-deepseek-v3", nano_deepseek().spec()),
     ("nano-gemma-4", gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 256, 1e-6, 1e3, true, 64), 8, 1, 64).spec()),
     ("nano-gemma-4-moe", joined(gemma_4(shape(Family::Gemma4, 15, 128, 6, 2, 1, 32, 128, 1e-6, 1e3, true, 64), 8, 1, 64), 8, 64).spec()),
+    ("tiny-vl", shape(Family::Qwen3, 262, 64, 2, 4, 2, 16, 192, 1e-6, 1e4, true, 512).spec()),
     ("smollm2-135m", shape(Family::Llama, 49152, 576, 30, 9, 3, 64, 1536, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-360m", shape(Family::Llama, 49152, 960, 32, 15, 5, 64, 2560, 1e-5, 1e5, true, 8192).spec()),
     ("smollm2-1.7b", shape(Family::Llama, 49152, 2048, 24, 32, 32, 64, 8192, 1e-5, 1.3e5, true, 8192).spec()),

@@ -9,7 +9,7 @@ use crate::source::{ADAPTER_CONFIG, Local, is_repo, of_run, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
 use crate::{builtin, joined_experts, mxfp4, safetensors_dir, wrapped};
-use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
+use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization, SightSpec};
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -54,6 +54,8 @@ pub struct OpenModel {
     index: HashMap<String, usize>,
     /// Its `config.json`, if it is of a model of text and images.
     pub(crate) seeing: Option<Value>,
+    /// How a random model takes images, if it does.
+    pub(crate) drawn_sight: Option<SightSpec>,
     /// The tensors of its tower, under the names of the tower's table.
     pub(crate) tower_tensors: HashMap<String, TensorInfo>,
 }
@@ -69,6 +71,8 @@ pub struct TokenizerFiles {
     pub gguf: Option<GgufTokenizer>,
     /// True for the byte tokenizer of `random:`.
     pub bytes: bool,
+    /// True if the byte tokenizer also has the tokens of images.
+    pub has_images: bool,
 }
 
 impl OpenModel {
@@ -286,6 +290,7 @@ impl OpenModel {
             files,
             tensors,
             seeing: None,
+            drawn_sight: None,
             tower_tensors: HashMap::new(),
         }
     }
@@ -525,6 +530,10 @@ fn builtin_tokenizer(builtin: &builtin::Builtin) -> Result<TokenizerFiles> {
 
 fn open_random(source: &str, preset: &str) -> Result<OpenModel> {
     let spec = ModelSpec::preset(preset).expect("Source::parse knows the presets");
+    // The byte tokenizer has tokens of images of its own.
+    let [start, image_token, end] = [259, 260, 261];
+    let sight =
+        SightSpec::preset(preset).map(|sight| SightSpec { image_token, around: [start, end], ..sight });
     // 256 bytes, then bos, eos and pad; a preset with a smaller vocabulary has nano's characters, and a name like it.
     let of_nano = preset.split('-').next().unwrap_or(preset);
     let (tokenizer, ids) = match builtin::find(of_nano) {
@@ -534,13 +543,14 @@ fn open_random(source: &str, preset: &str) -> Result<OpenModel> {
         }
         None => {
             let ids = TokenIds { eos: vec![257], bos: Some(256), pad: Some(258) };
-            (TokenizerFiles { bytes: true, ..TokenizerFiles::default() }, ids)
+            let has_images = sight.is_some();
+            (TokenizerFiles { bytes: true, has_images, ..TokenizerFiles::default() }, ids)
         }
     };
     let head = Head::Vocabulary;
     let (files, tensors) = (Vec::new(), Vec::new());
     let parts = Parts { spec, head, files, tensors, tokenizer, ids, path: None, encodings: None };
-    Ok(OpenModel { random: true, ..OpenModel::assemble(source, parts) })
+    Ok(OpenModel { random: true, drawn_sight: sight, ..OpenModel::assemble(source, parts) })
 }
 
 /// Returns the template of a tokenizer_config.json: a string, or the one called `default` in a list.

@@ -82,7 +82,7 @@ impl OpenModel {
     /// Errors: `model-config-invalid`, `model-unsupported`; `model-tensor-missing` and `model-tensor-shape` if files
     /// do not have the tower's tensors.
     pub fn sight(&self) -> Result<Option<SightSpec>> {
-        let Some(config) = &self.seeing else { return Ok(None) };
+        let Some(config) = &self.seeing else { return Ok(self.drawn_sight) };
         let file =
             self.path.as_ref().map_or(String::new(), |path| path.join("config.json").display().to_string());
         let sight = sight_from_config(config, &self.spec, &file)?;

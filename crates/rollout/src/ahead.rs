@@ -9,8 +9,8 @@ use crate::Samples;
 use crate::engine::{Engine, Model, Request, RolloutStats, StopCondition, push_key};
 use crate::limits::{PASSES_MAX, bucket};
 use plimsoll_base::Result;
-use plimsoll_device::{ATTENTION_CHUNK, Device, NO_PARENT, Pipeline, Sampling};
-use plimsoll_model::{Activations, Decoder, Pass, advance, draw, layers, rehearsal_sizes, upload_keys};
+use plimsoll_device::{ATTENTION_CHUNK, NO_PARENT, Pipeline, Sampling};
+use plimsoll_model::{Pass, advance, draw, layers, rehearsal_sizes, upload_keys};
 
 /// Inputs and outputs of a run of passes.
 pub(crate) struct Run<'r, 'a, 'p> {
@@ -61,13 +61,8 @@ impl Engine {
     /// allocates for them before the first request. Does nothing on a device without a pipeline.
     ///
     /// Errors: those of the device.
-    pub fn rehearse(
-        &mut self,
-        dev: &dyn Device,
-        decoder: &Decoder<'_>,
-        acts: Activations<'_>,
-        samplings: &[Sampling],
-    ) -> Result<()> {
+    pub fn rehearse(&mut self, model: Model<'_, '_, '_>, samplings: &[Sampling]) -> Result<()> {
+        let Model { dev, decoder, .. } = model;
         let Some(pipeline) = dev.pipeline() else { return Ok(()) };
         let limits = self.limits.pass();
         for &sampling in samplings {
@@ -80,13 +75,13 @@ impl Engine {
                 first_sample_id: 0,
                 numbers: &[],
             };
-            let run = Run { pipeline, model: Model { dev, decoder, acts, sight: None }, request: &request };
+            let run = Run { pipeline, model, request: &request };
             for rows in rehearsal_sizes(&limits, self.limits.keys()) {
                 let heads = rows.min(limits.head_rows);
                 self.index.rehearse(&limits, rows, self.limits.keys(), heads);
                 self.keys.clear();
                 self.keys.resize(heads * 3, 0);
-                let pass = Pass::upload(dev, acts, &self.index);
+                let pass = self.upload_placed(model);
                 layers(dev, decoder, &pass);
                 upload_keys(dev, &pass, &self.keys);
                 draw(dev, decoder, &pass, sampling);
@@ -114,11 +109,19 @@ impl Engine {
         self.index.keys_max = keys_max;
         self.keys.clear();
         self.keys.resize(rows * 3, 0);
-        let pass = Pass::upload(run.model.dev, run.model.acts, &self.index);
+        let pass = self.upload_placed(run.model);
         upload_keys(run.model.dev, &pass, &self.keys);
         for _ in 0..3 {
             self.put_pass(run, &pass, rows);
         }
+    }
+
+    /// Uploads rows at place 0, if rows have places: what is recorded is then what passes with images replay.
+    fn upload_placed<'p>(&mut self, model: Model<'_, '_, 'p>) -> Pass<'p> {
+        if model.sight.is_some() {
+            self.index.places.resize(3 * self.index.ids.len(), 0);
+        }
+        self.upload(model)
     }
 
     /// Uploads the first pass's rows and keys.

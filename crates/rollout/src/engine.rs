@@ -5,12 +5,10 @@ use crate::ends::DrawnEnds;
 use crate::limits::{EngineLimits, OnFull};
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
-use plimsoll_arch::SightSpec;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{
-    Activations, Decoder, ImageIndex, ImageRegions, Images, Pass, PassIndex, TextImage, TextPlaces,
-    draw_runs, layers, upload_keys,
+    Activations, Decoder, ImageIndex, Pass, PassIndex, SeenImages, TextPlaces, draw_runs, layers, upload_keys,
 };
 use serde::{Deserialize, Serialize};
 
@@ -112,16 +110,7 @@ pub struct Model<'m, 'a, 'p> {
     pub decoder: &'m Decoder<'a>,
     pub acts: Activations<'p>,
     /// The images that prompts name, if the model takes such.
-    pub sight: Option<Sight<'m, 'p>>,
-}
-
-/// Images that prompts name: those that there are, and what the tower gave for them.
-#[derive(Clone, Copy, Debug)]
-pub struct Sight<'m, 'p> {
-    pub spec: &'m SightSpec,
-    pub regions: ImageRegions<'p>,
-    /// By their first vectors, ascending.
-    pub images: &'m [TextImage],
+    pub sight: Option<SeenImages<'m, 'p>>,
 }
 
 /// The rollout engine. Its vectors are allocated once and never grow.
@@ -164,7 +153,12 @@ impl Engine {
 
     /// Makes room for prompts with images.
     pub fn take_images(&mut self) {
-        let (rows, prompt) = (self.limits.pass().rows, self.limits.prompt_tokens);
+        self.take_images_of(self.limits.prompt_tokens);
+    }
+
+    /// Makes room for prompts of some length with images.
+    pub(crate) fn take_images_of(&mut self, prompt: usize) {
+        let rows = self.limits.pass().rows;
         self.index.places.reserve_exact(3 * rows);
         self.vectors = ImageIndex::with_capacity(rows);
         self.schedule.places = (0..self.limits.samples).map(|_| TextPlaces::with_capacity(prompt)).collect();
@@ -172,7 +166,11 @@ impl Engine {
 
     /// Returns the heap bytes that `take_images` adds.
     pub fn image_bytes(limits: &EngineLimits) -> u64 {
-        let of_groups = limits.samples * (12 * limits.prompt_tokens + size_of::<TextPlaces>());
+        Engine::image_bytes_of(limits, limits.prompt_tokens)
+    }
+
+    pub(crate) fn image_bytes_of(limits: &EngineLimits, prompt: usize) -> u64 {
+        let of_groups = limits.samples * (12 * prompt + size_of::<TextPlaces>());
         (20 * limits.pass().rows + of_groups) as u64
     }
 
@@ -315,10 +313,7 @@ impl Engine {
     pub(crate) fn upload<'p>(&mut self, model: Model<'_, '_, 'p>) -> Pass<'p> {
         let Model { dev, decoder, acts, sight } = model;
         let Some(sight) = sight else { return Pass::upload(dev, acts, &self.index) };
-        self.vectors.take(&mut self.index.ids, sight.spec, decoder.spec.vocab);
-        let (index, table) = ((&self.vectors, &*self.index.places), sight.regions.vectors);
-        let images = Images::upload(dev, &sight.regions, index, sight.spec.axes, table, None);
-        Pass::upload(dev, acts, &self.index).with_images(images)
+        sight.upload(dev, acts, (&mut self.index, &mut self.vectors), decoder.spec.vocab)
     }
 
     /// Takes the answers that have come; with `wait` at least one.

@@ -15,9 +15,9 @@ mod samples;
 mod schedule;
 
 pub use ends::DrawnEnds;
-pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, Sight, SoFar, StopCondition};
+pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, SoFar, StopCondition};
 pub use group_times::GroupTimes;
 pub use lengths::{Lengths, deal};
 pub use limits::{EngineLimits, OnFull, layout};
-pub use live::{Ask, ENDS_MAX, Listener, Live};
+pub use live::{Ask, AskImage, ENDS_MAX, Listener, Live};
 pub use samples::{Finish, Samples, Turn};

@@ -10,15 +10,27 @@ use crate::schedule::slots::Opening;
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::Result;
 use plimsoll_device::Sampling;
+use plimsoll_model::TextImage;
 
 /// Maximum tokens that may end one request.
 pub const ENDS_MAX: usize = 128;
+
+/// An image of a prompt: `rows` times `columns` vectors of the table from `first` on, as rows of the prompt name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskImage {
+    pub first: u32,
+    pub rows: u32,
+    pub columns: u32,
+}
 
 /// A request: one prompt and its responses.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'r> {
     /// Token ids, at least one; with `max_new_tokens` within `EngineLimits::context`.
     pub prompt: &'r [u32],
+    /// The images of the prompt, by their first vectors, ascending. Their vectors stay as they are until all responses
+    /// have ended.
+    pub images: &'r [AskImage],
     /// One per response: the number whose random numbers it draws with.
     pub sample_ids: &'r [u64],
     /// From 1 to `EngineLimits::new_tokens`.
@@ -69,8 +81,11 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let heads = limits.pass().head_rows;
         // A prompt may be as long as a sequence.
         limits.check(limits.context());
-        // Prompts that come and go have no images.
-        engine.schedule.places.clear();
+        if model.sight.is_some() {
+            engine.take_images_of(limits.context());
+        } else {
+            engine.schedule.places.clear();
+        }
         engine.schedule.begin_slots();
         out.reset(limits.samples);
         let slot = Slot { sample_id: 0, max_new_tokens: 0, sampling: GREEDY, ends: Vec::new() };
@@ -95,6 +110,11 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let head = size_of::<(u32, usize)>() + size_of::<(usize, Sampling)>();
         let own = limits.samples * slot + limits.pass().head_rows * head;
         own as u64 + Schedule::slots_bytes(limits)
+    }
+
+    /// Returns the heap bytes that prompts with images add.
+    pub fn image_bytes(limits: &EngineLimits) -> u64 {
+        Engine::image_bytes_of(limits, limits.context())
     }
 
     pub fn limits(&self) -> &EngineLimits {
@@ -123,6 +143,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         self.next_ticket += count as u64;
         let mut slots = Vec::with_capacity(count);
         let group = self.engine.schedule.open(opening, &mut slots);
+        self.place(group, ask);
         self.prompts[group].clear();
         self.prompts[group].extend_from_slice(ask.prompt);
         for (&s, &sample_id) in slots.iter().zip(ask.sample_ids) {
@@ -134,6 +155,19 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             slot.ends.extend_from_slice(ask.ends);
         }
         Some(slots)
+    }
+
+    /// Gives the rows of a group's prompt their places, if the model takes images.
+    fn place(&mut self, group: usize, ask: &Ask<'_>) {
+        let vocab = self.model.decoder.spec.vocab;
+        let Some(places) = self.engine.schedule.places.get_mut(group) else {
+            assert!(ask.images.is_empty(), "images for a model of text");
+            return;
+        };
+        let of =
+            |&AskImage { first, rows, columns }: &AskImage| TextImage { first, rows, columns, at: first };
+        let images: Vec<TextImage> = ask.images.iter().map(of).collect();
+        places.fill(ask.prompt, vocab, &images).expect("rows of whole images");
     }
 
     /// Ends the response in a slot between two passes. Its blocks are free at once.

@@ -51,7 +51,7 @@ pub use gguf::tables::gguf_tables;
 pub use guard::panic_becomes_an_error;
 pub use images::{
     IMAGE_BYTES_MAX, ImageColumns, ImageFolder, ImageRow, ImageSource, each_prompt_with_images,
-    first_prompts_with_images,
+    first_prompts_with_images, sent_image,
 };
 pub use labels::{LabelledRow, halves, load_labelled};
 pub use message::{BadPart, Message, joined_parts, read_calls};

@@ -100,8 +100,8 @@ impl PackLimits {
 
 #[derive(Debug)]
 pub struct MicroBatch<'a> {
-    /// Index arrays for the device.
-    pub index: &'a PassIndex,
+    /// Index arrays for the device. Numbers of vectors among its ids become tokens as it is uploaded.
+    pub index: &'a mut PassIndex,
     /// The token that each head row predicts, sequences ascending, tokens ascending.
     pub head: &'a [HeadRow],
     pub sequences: std::ops::Range<usize>,
@@ -282,7 +282,7 @@ impl Packer {
         if end == first {
             return Err(self.too_long(unit(how, &sequences[first..])));
         }
-        Ok(MicroBatch { index: &self.index, head: &self.head, sequences: first..end })
+        Ok(MicroBatch { index: &mut self.index, head: &self.head, sequences: first..end })
     }
 
     /// True if one pass holds it.

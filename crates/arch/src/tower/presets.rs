@@ -2,6 +2,7 @@
 
 use super::sight::{RopeAxes, SightSpec};
 use super::spec::{DeepLayers, Gelu, TowerMlp, TowerNorm, TowerSpec, TowerWindow};
+use super::tiny::TINY_VL;
 use crate::{Gate, LayerSet, ModelSpec};
 
 /// A tower of 24 layers, of Qwen3-VL's and Qwen3.5's smaller models.
@@ -67,6 +68,9 @@ const TOWERS: [(&str, TowerSpec, &[u32]); 17] = [
 impl SightSpec {
     /// Returns how the published model of a preset of `ModelSpec::preset` takes images; none if it does not.
     pub fn preset(name: &str) -> Option<SightSpec> {
+        if name == "tiny-vl" {
+            return Some(TINY_VL);
+        }
         let (_, tower, deep) = *TOWERS.iter().find(|(of, ..)| *of == name)?;
         let tower = TowerSpec { out: ModelSpec::preset(name)?.hidden, deep: DeepLayers::of(deep)?, ..tower };
         let (axes, image_token, around) = if name.starts_with("qwen2.5") {

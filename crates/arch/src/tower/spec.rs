@@ -139,6 +139,11 @@ impl TowerSpec {
         self.hidden * self.rows_per_vector()
     }
 
+    /// Returns the sets of vectors that it gives: those of tokens, and the further features of layers.
+    pub const fn sets(&self) -> usize {
+        1 + self.deep.count
+    }
+
     /// Returns the vectors of a window's side; none if all layers see whole images.
     pub fn window_side(&self) -> Option<u32> {
         self.window.map(|window| window.pixels / (self.patch * self.merge))

@@ -4,12 +4,14 @@ use plimsoll_arch::{SightSpec, image_places};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{NO_PARENT, SEGMENT_FIELDS};
 
-/// An image in a text: vectors `first..first + rows * columns` of the table, row by row.
+/// An image in a text: numbers `first..first + rows * columns` of a run's vectors, row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextImage {
     pub first: u32,
     pub rows: u32,
     pub columns: u32,
+    /// Where the table has its first vector.
+    pub at: u32,
 }
 
 /// The places (time, height, width) of a text's rows: those of its beginning, and from `next` on a token after the
@@ -94,13 +96,16 @@ impl ImageIndex {
         ImageIndex { rows: Vec::with_capacity(rows), which: Vec::with_capacity(rows) }
     }
 
-    /// Takes rows that are vectors out of a pass's ids, which become the image's token.
-    pub fn take(&mut self, ids: &mut [u32], sight: &SightSpec, vocab: u32) {
+    /// Takes rows that are vectors out of a pass's ids, which become the image's token. `images`: those that the table
+    /// has, by their first vectors, ascending; panics at a number of none of them, which `TextPlaces` refuses.
+    pub fn take(&mut self, ids: &mut [u32], sight: &SightSpec, vocab: u32, images: &[TextImage]) {
         self.rows.clear();
         self.which.clear();
         for (row, id) in ids.iter_mut().enumerate().filter(|(_, id)| **id >= vocab) {
+            let vector = *id - vocab;
+            let image = images[images.partition_point(|image| image.first <= vector) - 1];
             self.rows.push(row as u32);
-            self.which.push(*id - vocab);
+            self.which.push(image.at + (vector - image.first));
             *id = sight.image_token;
         }
     }
@@ -137,7 +142,7 @@ mod tests {
 
     #[test]
     fn tokens_after_an_image_follow_its_longer_side() {
-        let image = TextImage { first: 4, rows: 2, columns: 3 };
+        let image = TextImage { first: 4, rows: 2, columns: 3, at: 4 };
         let places = TextPlaces::of(&[1, 104, 105, 106, 107, 108, 109, 2], 100, &[image]).unwrap();
         let of = |rows: std::ops::Range<usize>| rows.map(|row| places.at(row)).collect::<Vec<_>>();
         assert_eq!(of(0..4), [[0; 3], [1, 1, 1], [1, 1, 2], [1, 1, 3]]);
@@ -147,7 +152,7 @@ mod tests {
 
     #[test]
     fn parts_of_images_are_refused() {
-        let image = TextImage { first: 0, rows: 1, columns: 2 };
+        let image = TextImage { first: 0, rows: 1, columns: 2, at: 0 };
         for (ids, images) in [
             (&[1, 100][..], &[image][..]),
             (&[100, 1, 101], &[image]),
@@ -167,7 +172,7 @@ mod tests {
 
     #[test]
     fn responses_go_on_from_their_own_prompts() {
-        let image = TextImage { first: 0, rows: 2, columns: 1 };
+        let image = TextImage { first: 0, rows: 2, columns: 1, at: 0 };
         let ids = [7, 100, 101, 8, 9, 5, 8];
         let segments =
             [[0, 3, 0, 0, NO_PARENT], [3, 2, 3, 0, 0], [5, 1, 0, 0, NO_PARENT], [6, 1, 1, 0, 5]].concat();

@@ -1,14 +1,17 @@
 //! Images among the rows of a text: which rows are vectors, their places, and what a tower gives for them.
 //!
-//! A number of a row from V on is not a token: number V + i is vector i of a table. The device's ids have the image's
-//! token there, whose embedding the vector replaces; the gradient of such a row goes to the table and not to the
-//! embedding. A pass without such rows has none of this, and the operations of a plain text.
+//! A number of a row from V on is not a token: number V + i is vector i of all that a run may name, of which a table
+//! has those that are needed. The device's ids have the image's token there, whose embedding the vector replaces; the
+//! gradient of such a row goes to the table and not to the embedding. A pass without such rows has none of this, and
+//! the operations of a plain text.
 
 mod index;
 mod regions;
+mod seen;
 
 pub use index::{ImageIndex, TextImage, TextPlaces, place_rows};
-pub use regions::{ImageLimits, ImageRegions, images_layout};
+pub use regions::{ImageLimits, ImageRegions, images_layout, vectors_layout};
+pub use seen::SeenImages;
 
 use crate::tower::VectorTable;
 use plimsoll_arch::RopeAxes;

@@ -21,6 +21,7 @@ pub use params::{TowerParams, load_tower, tower_table};
 pub use pass::{Tower, TowerPass};
 pub use regions::{TowerLimits, TowerRegions, tower_layout, tower_rope_layout};
 
+use plimsoll_arch::TowerSpec;
 use plimsoll_memory::Buf;
 
 /// Vectors of images, in sets: those of tokens, and the further features of a tower.
@@ -34,6 +35,11 @@ pub struct VectorTable<'a> {
 }
 
 impl<'a> VectorTable<'a> {
+    /// Returns the table in a region of `vectors_layout`.
+    pub fn new(spec: &TowerSpec, all: Buf<'a>) -> VectorTable<'a> {
+        VectorTable { all, sets: spec.sets(), width: spec.out as usize }
+    }
+
     /// Returns n: the vectors that a set has room for.
     pub fn vectors(&self) -> usize {
         self.all.len() / (self.sets * self.width)

@@ -13,9 +13,9 @@ use plimsoll_model::tower::{
     tower_backward, tower_forward, tower_layout, tower_rope_layout, tower_table,
 };
 use plimsoll_model::{
-    Activations, Decoder, Derivatives, ImageIndex, ImageLimits, ImageRegions, Images, Mode, ParamTable,
-    Params, Pass, PassIndex, PassLimits, Recompute, TextImage, TextPlaces, activations_layout, advance,
-    backward, draw, head, images_layout, layers, load, rope, upload_keys,
+    Activations, Decoder, Derivatives, ImageIndex, ImageLimits, ImageRegions, Mode, ParamTable, Params, Pass,
+    PassIndex, PassLimits, Recompute, SeenImages, TextImage, TextPlaces, activations_layout, advance,
+    backward, draw, head, images_layout, layers, load, rope, upload_keys, vectors_layout,
 };
 use safetensors::SafeTensors;
 
@@ -29,7 +29,8 @@ const LIMITS: PassLimits = PassLimits {
     copies: 0,
     caches: Caches::paged(16).and(Cache::State, 12),
 };
-const IMAGE_LIMITS: ImageLimits = ImageLimits { rows: 160, image_rows: 40, vectors: 32 };
+const IMAGE_LIMITS: ImageLimits = ImageLimits { rows: 160, image_rows: 40 };
+const VECTORS: usize = 32;
 const TOWER_LIMITS: TowerLimits = TowerLimits { patches: 96, images: 2 };
 const UPDATE: Mode = Mode::Update(Recompute::None);
 
@@ -109,7 +110,11 @@ impl Seeing {
         layout.extend(machine.scratch_and(&spec, dtype, threads, LIMITS, Some(passes)));
         layout.extend(activations_layout(&spec, dtype, target, mode, LIMITS).unwrap());
         layout.extend(tower_layout(&sight.tower, dtype, target, mode, TOWER_LIMITS).unwrap());
-        layout.extend(images_layout(&sight, target, mode, IMAGE_LIMITS, true).unwrap());
+        layout.extend(images_layout(&sight, target, mode, IMAGE_LIMITS).unwrap());
+        for name in ["vectors", "d_vectors"] {
+            let (tower, phases) = (&sight.tower, PhaseSet::of(&[mode.phase()]));
+            layout.extend(vectors_layout(name, tower, target.pool, phases, VECTORS).unwrap());
+        }
         let mut arena = Arena::new(ArenaMap::new(&layout, 0));
         let dev = machine.open(&mut arena, threads);
         Seeing { model, spec, sight, tables, arena, dev, dtype, reference: Reference::open(name) }
@@ -137,7 +142,9 @@ impl Seeing {
             reference: &self.reference,
             acts: Activations::bind(&phase, mode, LIMITS),
             tower_regions: TowerRegions::bind(&phase, mode),
-            images: ImageRegions::bind(&phase, mode, &self.sight),
+            images: ImageRegions::bind(&phase, mode),
+            vectors: VectorTable::new(&self.sight.tower, phase.buf("vectors")),
+            d_vectors: VectorTable::new(&self.sight.tower, phase.buf("d_vectors")),
             grads: &grads,
             tower_grads: &of_tower("tower.grads"),
             tower: &tower,
@@ -154,6 +161,8 @@ struct Run<'a> {
     acts: Activations<'a>,
     tower_regions: TowerRegions<'a>,
     images: ImageRegions<'a>,
+    vectors: VectorTable<'a>,
+    d_vectors: VectorTable<'a>,
     grads: &'a Params<'a>,
     tower_grads: &'a TowerParams<'a>,
     tower: &'a Tower<'a>,
@@ -172,25 +181,30 @@ impl<'a> Run<'a> {
     fn see(&self, grids: &[PatchGrid], patches: &[f32]) -> TowerPass<'a> {
         let index = TowerIndex::of(&self.sight.tower, grids);
         let pass = TowerPass::upload(self.dev, self.tower_regions, &index, patches);
-        tower_forward(self.dev, self.tower, &pass, &self.images.vectors, 0);
+        tower_forward(self.dev, self.tower, &pass, &self.vectors, 0);
         pass
     }
 
     fn vectors(&self, set: usize, first: usize, count: usize) -> Vec<f32> {
-        read(self.dev, self.images.vectors.part(set, first, count))
+        read(self.dev, self.vectors.part(set, first, count))
+    }
+
+    /// Returns the images of the first sequence.
+    fn images(&self) -> Vec<TextImage> {
+        let (mut first, merge) = (0, self.sight.tower.merge);
+        let mut image = |grid: &PatchGrid| {
+            let [rows, columns] = [grid.rows, grid.columns].map(|side| side / merge);
+            let image = TextImage { first, rows, columns, at: first };
+            first += rows * columns;
+            image
+        };
+        self.reference.grids().iter().map(&mut image).collect()
     }
 
     /// Returns the sequences with numbers of vectors where images are; checks their places.
     fn texts(&self) -> Texts {
         let (vocab, token) = (self.decoder.spec.vocab, self.sight.image_token);
-        let mut first = 0;
-        let merge = self.sight.tower.merge;
-        let mut image = |grid: &PatchGrid| {
-            let image = TextImage { first, rows: grid.rows / merge, columns: grid.columns / merge };
-            first += image.rows * image.columns;
-            image
-        };
-        let images: Vec<TextImage> = self.reference.grids().iter().map(&mut image).collect();
+        let images = self.images();
         let (mut texts, mut vector) = (Texts { ids: vec![], places: vec![] }, vocab..);
         for i in 0..3 {
             let number = |id: u32| if i == 0 && id == token { vector.next().unwrap() } else { id };
@@ -217,6 +231,11 @@ impl<'a> Run<'a> {
         texts
     }
 
+    fn seen<'m>(&'m self, images: &'m [TextImage]) -> SeenImages<'m, 'a> {
+        let (vectors, d_vectors) = (self.vectors, Some(self.d_vectors));
+        SeenImages { spec: self.sight, regions: self.images, vectors, d_vectors, images }
+    }
+
     /// Uploads a pass over sequences.
     fn pass(&self, ids: &[Vec<u32>], places: Option<&[[u32; 3]]>) -> Pass<'a> {
         let sequences: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
@@ -225,15 +244,15 @@ impl<'a> Run<'a> {
         for target in index.targets.iter_mut().filter(|target| **target >= vocab) {
             *target = self.sight.image_token;
         }
-        let images = places.map(|places| {
-            let mut taken = ImageIndex::default();
-            taken.take(&mut index.ids, self.sight, vocab);
-            let (of, axes, places) = (&self.images, self.sight.axes, places.as_flattened());
-            Images::upload(self.dev, of, (&taken, places), axes, of.vectors, of.d_vectors)
-        });
-        let pass = Pass::upload(self.dev, self.acts, &index);
-        layers(self.dev, self.decoder, &images.map_or(pass, |images| pass.with_images(images)));
-        let pass = images.map_or(pass, |images| pass.with_images(images));
+        let pass = match places {
+            Some(places) => {
+                index.places.extend(places.as_flattened());
+                let (images, taken) = (self.images(), &mut ImageIndex::default());
+                self.seen(&images).upload(self.dev, self.acts, (&mut index, taken), vocab)
+            }
+            None => Pass::upload(self.dev, self.acts, &index),
+        };
+        layers(self.dev, self.decoder, &pass);
         head(self.dev, self.decoder, &pass, 1.0);
         pass
     }
@@ -250,7 +269,7 @@ impl<'a> Run<'a> {
         let of =
             Derivatives::Vocabulary { inv_temperature: 1.0, logprobs: &d, entropy: &zeros, divergence: &[] };
         self.dev.zero(self.grads.all);
-        self.dev.zero(self.images.d_vectors.expect("a trained tower").all);
+        self.dev.zero(self.d_vectors.all);
         backward(self.dev, self.decoder, self.grads, true, pass, of);
     }
 
@@ -364,7 +383,7 @@ fn texts_with_images_and_their_gradients_agree_with_transformers() {
                 let loss = (-sum / count as f64) as f32;
                 assert!((loss - run.reference.f32s("loss")[0]).abs() < 4e-6, "{name}: loss {loss}");
                 run.backward(&texts.ids, &pass);
-                let d: VectorTable<'_> = run.images.d_vectors.unwrap();
+                let d: VectorTable<'_> = run.d_vectors;
                 // What was there is overwritten.
                 run.dev.write_f32(run.tower_grads.all, 0, &vec![7.0; run.tower_grads.all.len()]);
                 tower_backward(run.dev, run.tower, run.tower_grads, false, &tower_pass, (&d, 0));
@@ -427,11 +446,9 @@ fn drawn(run: &Run<'_>) -> (Vec<u32>, Vec<f32>) {
         token[0]
     };
     let upload = |index: &mut PassIndex, places: &[[u32; 3]]| {
-        let mut taken = ImageIndex::default();
-        taken.take(&mut index.ids, run.sight, vocab);
-        let (of, places) = (&run.images, places.as_flattened());
-        let images = Images::upload(run.dev, of, (&taken, places), run.sight.axes, of.vectors, None);
-        let pass = Pass::upload(run.dev, run.acts, index).with_images(images);
+        index.places = places.as_flattened().to_vec();
+        let (images, taken) = (run.images(), &mut ImageIndex::default());
+        let pass = run.seen(&images).upload(run.dev, run.acts, (index, taken), vocab);
         upload_keys(run.dev, &pass, &[0, 0, n as u32]);
         pass
     };
@@ -480,7 +497,7 @@ fn tokens_after_images_have_the_log_probs_in_rollout_that_the_update_has() {
 fn seen_in(dtype: DType, name: &str, threads: usize, machine: Machine) -> [Vec<f32>; 2] {
     Seeing::open_in(dtype, name, UPDATE, threads, machine).run(UPDATE, |run| {
         let pass = run.see(&run.reference.grids(), &run.reference.f32s("pixel_values"));
-        let (table, d) = (&run.tables[1], run.images.d_vectors.unwrap());
+        let (table, d) = (&run.tables[1], run.d_vectors);
         let wave: Vec<f32> = (0..d.all.len()).map(|i| (i as f32 * 0.7).sin()).collect();
         run.dev.write_f32(d.all, 0, &wave);
         tower_backward(run.dev, run.tower, run.tower_grads, false, &pass, (&d, 0));

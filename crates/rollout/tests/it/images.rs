@@ -4,13 +4,15 @@
 use crate::common::harness::{Setup, read, same_bits};
 use crate::common::{World, sampling, sequences};
 use plimsoll_arch::{Caches, SightSpec};
-use plimsoll_base::{DType, Phase};
-use plimsoll_memory::Layout;
+use plimsoll_base::{DType, Phase, PhaseSet};
+use plimsoll_device::Device;
+use plimsoll_memory::{Buf, Layout};
+use plimsoll_model::tower::VectorTable;
 use plimsoll_model::{
-    Activations, ImageIndex, ImageLimits, ImageRegions, Images, Mode, Pass, PassLimits, Recompute, TextImage,
-    head, images_layout, layers, place_rows,
+    Activations, ImageLimits, ImageRegions, Mode, PassLimits, Recompute, SeenImages, TextImage, head,
+    images_layout, layers, vectors_layout,
 };
-use plimsoll_rollout::{Engine, EngineLimits, Model, NeverStop, OnFull, Request, Samples, Sight, SoFar};
+use plimsoll_rollout::{Engine, EngineLimits, Model, NeverStop, OnFull, Request, Samples, SoFar};
 use plimsoll_train::{PackLimits, Packer};
 
 const ROLLOUT: Mode = Mode::Rollout { truncates: false };
@@ -18,9 +20,9 @@ const UPDATE: Mode = Mode::Update(Recompute::None);
 const NEW_TOKENS: usize = 20;
 const GROUP: usize = 3;
 const IMAGES: [TextImage; 3] = [
-    TextImage { first: 0, rows: 4, columns: 5 },
-    TextImage { first: 20, rows: 1, columns: 3 },
-    TextImage { first: 23, rows: 3, columns: 3 },
+    TextImage { first: 0, rows: 4, columns: 5, at: 12 },
+    TextImage { first: 20, rows: 1, columns: 3, at: 0 },
+    TextImage { first: 23, rows: 3, columns: 3, at: 3 },
 ];
 const VECTORS: usize = 32;
 const PROMPT_TOKENS: usize = 48;
@@ -36,7 +38,7 @@ impl Asked {
         let model = setup(pass(64)).open();
         let (sight, vocab) = (model.sight().unwrap().expect("a model that sees"), model.spec.vocab);
         let image = |n: usize| {
-            let TextImage { first, rows, columns } = IMAGES[n];
+            let TextImage { first, rows, columns, .. } = IMAGES[n];
             (first..first + rows * columns).map(|vector| vocab + vector).collect::<Vec<_>>()
         };
         let prompts = vec![
@@ -51,10 +53,23 @@ impl Asked {
     fn regions(&self, setup: &Setup, rows: usize) -> Layout {
         let mut layout = Layout::new();
         for mode in [ROLLOUT, UPDATE] {
-            let limits = ImageLimits { rows, image_rows: rows, vectors: VECTORS };
-            layout.extend(images_layout(&self.sight, setup.target(), mode, limits, false).unwrap());
+            let limits = ImageLimits { rows, image_rows: rows };
+            layout.extend(images_layout(&self.sight, setup.target(), mode, limits).unwrap());
         }
+        let (tower, pool) = (&self.sight.tower, setup.target().pool);
+        layout.extend(
+            vectors_layout("vectors", tower, pool, PhaseSet::of(&[Phase::Rollout, Phase::Update]), VECTORS)
+                .unwrap(),
+        );
         layout
+    }
+
+    /// Fills the table of vectors with numbers, and returns its images.
+    fn seen<'a>(&self, dev: &dyn Device, regions: ImageRegions<'a>, table: Buf<'a>) -> SeenImages<'_, 'a> {
+        let numbers: Vec<f32> = (0..table.len()).map(|i| ((i * 37 % 101) as f32 - 50.0) / 400.0).collect();
+        dev.write_f32(table, 0, &numbers);
+        let vectors = VectorTable::new(&self.sight.tower, table);
+        SeenImages { spec: &self.sight, regions, vectors, d_vectors: None, images: &IMAGES }
     }
 
     /// Draws responses; `begun`: the first tokens of each, whose keys are computed again.
@@ -70,8 +85,7 @@ impl Asked {
         let mut world = World::with(setup, limits, false, more);
         let mut parts = world.harness.parts();
         let phase = parts.overlay.enter(Phase::Rollout);
-        let regions = ImageRegions::bind(&phase, ROLLOUT, &self.sight);
-        fill(parts.dev, &regions);
+        let seen = self.seen(parts.dev, ImageRegions::bind(&phase, ROLLOUT), phase.buf("vectors"));
         let mut engine = Engine::new(limits, on_full);
         engine.take_images();
         let mut out = Samples::with_capacity(limits.samples, NEW_TOKENS);
@@ -80,7 +94,7 @@ impl Asked {
             dev: parts.dev,
             decoder: &parts.decoder,
             acts: Activations::bind(&phase, ROLLOUT, limits.pass()),
-            sight: Some(Sight { spec: &self.sight, regions, images: &IMAGES }),
+            sight: Some(seen),
         };
         let request = Request {
             prompts: &prompts,
@@ -106,23 +120,18 @@ impl Asked {
         let mut world = World::with(setup, engine(1, 1, 64), false, more);
         let parts = &mut world.harness.parts();
         let phase = parts.overlay.enter(Phase::Update);
-        let (acts, regions) =
-            (Activations::bind(&phase, UPDATE, pass(rows)), ImageRegions::bind(&phase, UPDATE, &self.sight));
-        fill(parts.dev, &regions);
+        let acts = Activations::bind(&phase, UPDATE, pass(rows));
+        let seen = self.seen(parts.dev, ImageRegions::bind(&phase, UPDATE), phase.buf("vectors"));
         let prompts: Vec<&[u32]> = self.prompts.iter().map(Vec::as_slice).collect();
         let all = sequences(&prompts, drawn, GROUP);
-        let (mut packer, mut taken, mut first) = (Packer::new(pass(rows), 0), ImageIndex::default(), 0);
+        let (mut packer, mut first) = (Packer::new(pass(rows), 0), 0);
         let mut found: Vec<Vec<f32>> = all.iter().map(|s| vec![f32::NAN; s.response.len()]).collect();
         while first < all.len() {
             let batch = packer.pack(&all, first).unwrap();
             let (mut index, heads) = (batch.index.clone(), batch.head.to_vec());
             first = batch.sequences.end;
-            place_rows((&index.ids, &index.segments), parts.decoder.spec.vocab, &IMAGES, &mut index.places)
-                .unwrap();
-            taken.take(&mut index.ids, &self.sight, parts.decoder.spec.vocab);
-            let (of, table) = ((&taken, &*index.places), regions.vectors);
-            let images = Images::upload(parts.dev, &regions, of, self.sight.axes, table, None);
-            let pass = Pass::upload(parts.dev, acts, &index).with_images(images);
+            let vocab = parts.decoder.spec.vocab;
+            let pass = seen.upload_texts(parts.dev, acts, &mut index, vocab).unwrap();
             layers(parts.dev, &parts.decoder, &pass);
             head(parts.dev, &parts.decoder, &pass, 1.0);
             let logprobs = read(parts.dev, pass.head_out().logprobs);
@@ -151,13 +160,6 @@ fn engine(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         ahead: false,
         caches: Caches::paged(blocks),
     }
-}
-
-/// Fills the table of vectors with numbers.
-fn fill(dev: &dyn plimsoll_device::Device, regions: &ImageRegions<'_>) {
-    let numbers: Vec<f32> =
-        (0..regions.vectors.all.len()).map(|i| ((i * 37 % 101) as f32 - 50.0) / 400.0).collect();
-    dev.write_f32(regions.vectors.all, 0, &numbers);
 }
 
 #[test]

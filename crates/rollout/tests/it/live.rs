@@ -134,6 +134,7 @@ fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>> {
         while let Some(client) = clients.get(next).filter(|client| client.arrives <= pass) {
             let ask = Ask {
                 prompt: &client.prompt,
+                images: &[],
                 sample_ids: &client.ids,
                 max_new_tokens: client.new_tokens,
                 sampling: client.sampling,
@@ -254,6 +255,7 @@ fn an_engine_samples_as_before_after_it_was_live() {
     let mut out = plimsoll_rollout::Samples::with_capacity(SLOTS, NEW_TOKENS);
     let ask = Ask {
         prompt: &prompt,
+        images: &[],
         sample_ids: &[1, 2, 3],
         max_new_tokens: 4,
         sampling: sampling(1.0, 3),
@@ -278,6 +280,7 @@ fn a_request_that_has_no_slot_is_not_taken() {
         let ids = [0; SLOTS + 1];
         let ask = |count: usize| Ask {
             prompt: &[1, 2],
+            images: &[],
             sample_ids: &ids[..count],
             max_new_tokens: 2,
             sampling: sampling(1.0, 3),

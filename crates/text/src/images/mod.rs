@@ -6,7 +6,7 @@ mod place;
 mod source;
 
 pub use place::{IMAGE_BYTES_MAX, ImageFolder};
-pub use source::ImageSource;
+pub use source::{ImageSource, sent_image};
 pub(crate) use source::{data_uri, sources};
 
 use crate::data::{Part, Place, Row, each_object_with, prompt_of, take};

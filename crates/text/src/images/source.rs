@@ -39,6 +39,22 @@ impl ImageSource {
     }
 }
 
+/// Returns the bytes of an image that a client sends in its request: a data URI in base64. Nothing else is read.
+///
+/// Errors: `image-url` for an address, of a file too; `image-source-invalid`.
+pub fn sent_image(url: &str) -> Result<Vec<u8>> {
+    if let Some(rest) = url.strip_prefix("data:") {
+        return bytes_of_data(rest);
+    }
+    let hint = "send the image itself: data:image/png;base64, and its bytes";
+    if url.contains("://") || url.starts_with("file:") {
+        let address = plimsoll_base::shown_address(url);
+        return Err(Error::new("image-url", format!("`{}`: nothing is downloaded or read", shown(&address)))
+            .hint(hint));
+    }
+    Err(Error::new("image-source-invalid", "it is no data URI").hint(hint))
+}
+
 /// Returns bytes of a Parquet file as a row has them.
 pub(crate) fn data_uri(bytes: &[u8]) -> Value {
     Value::String(format!("data:;base64,{}", STANDARD.encode(bytes)))
@@ -79,10 +95,7 @@ pub(super) fn source(value: Value) -> Result<ImageSource> {
 
 fn of_text(text: String) -> Result<ImageSource> {
     if let Some(rest) = text.strip_prefix("data:") {
-        return match rest.split_once(',') {
-            Some((kind, words)) if kind.ends_with(";base64") => of_base64(words),
-            _ => Err(no_image("a data URI that is not in base64")),
-        };
+        return bytes_of_data(rest).map(ImageSource::Bytes);
     }
     if let Some(path) = text.strip_prefix("file://") {
         return Ok(ImageSource::Path(path.to_string()));
@@ -98,10 +111,22 @@ fn of_text(text: String) -> Result<ImageSource> {
     if text.is_empty() { Err(no_image("an empty text")) } else { Ok(ImageSource::Path(text)) }
 }
 
+/// Reads a data URI after its `data:`.
+fn bytes_of_data(rest: &str) -> Result<Vec<u8>> {
+    match rest.split_once(',') {
+        Some((kind, words)) if kind.ends_with(";base64") => bytes_of_base64(words),
+        _ => Err(no_image("a data URI that is not in base64")),
+    }
+}
+
 fn of_base64(text: &str) -> Result<ImageSource> {
+    bytes_of_base64(text).map(ImageSource::Bytes)
+}
+
+fn bytes_of_base64(text: &str) -> Result<Vec<u8>> {
     let text = text.trim();
     let read = STANDARD.decode(text).or_else(|_| STANDARD_NO_PAD.decode(text));
-    read.map(ImageSource::Bytes).map_err(|err| no_image(&format!("base64 that is wrong: {err}")))
+    read.map_err(|err| no_image(&format!("base64 that is wrong: {err}")))
 }
 
 fn no_image(what: &str) -> Error {

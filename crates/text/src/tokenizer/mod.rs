@@ -383,7 +383,7 @@ pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Cow<'_, [u8]>> {
     }
     let built = match &files.gguf {
         Some(tables) => read::tokenizer_json(tables)?,
-        None if files.bytes => byte_tokenizer_json(),
+        None if files.bytes => byte_tokenizer_json(files.has_images),
         None => {
             return Err(Error::new("tokenizer-missing", "the model has no tokenizer.json")
                 .hint("fetch the model again; a tokenizer.model alone is converted by transformers' save_pretrained"));
@@ -392,11 +392,15 @@ pub(crate) fn tokenizer_json(files: &TokenizerFiles) -> Result<Cow<'_, [u8]>> {
     Ok(Cow::Owned(serde_json::to_vec(&built).expect("a JSON value is written")))
 }
 
-/// Builds 256 tokens of one byte each, in order, then `<bos>`, `<eos>` and `<pad>`.
-fn byte_tokenizer_json() -> Value {
+/// Builds 256 tokens of one byte each, in order, then `<bos>`, `<eos>` and `<pad>`, and those of images.
+fn byte_tokenizer_json(has_images: bool) -> Value {
     let mut tokens: Vec<String> = (0..=255).map(|b| rules::char_of_byte(b).to_string()).collect();
     tokens.extend(["<bos>", "<eos>", "<pad>"].map(str::to_string));
-    read::byte_level_json(&tokens, &[], &[256, 257, 258], Value::Null)
+    if has_images {
+        tokens.extend(["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"].map(str::to_string));
+    }
+    let special: Vec<u32> = (256..tokens.len() as u32).collect();
+    read::byte_level_json(&tokens, &[], &special, Value::Null)
 }
 
 /// The concatenated bytes of all tokens.
