@@ -31,8 +31,8 @@ pub const ALLOWED: &str = "
     devices  <- base arch memory files device cpu cuda ranks
     plan     <- base arch memory files device devices model rollout train reward textenv config
     run      <- base arch memory files text worker ranks config plan
-    serve    <- base arch text device rollout
-    infer    <- base arch memory algo files text reward config plan run device devices model rollout train serve
+    serve    <- base arch text images device rollout
+    infer    <- base arch memory algo files text images reward config plan run device devices model rollout train serve
     rl       <- base arch memory algo files text reward textenv ranks config plan run device devices model rollout train serve infer
     agent    <- base memory env files worker collect algo device devices model train config plan run
     bench    <- base arch memory algo files reward device devices rollout train config plan run infer rl

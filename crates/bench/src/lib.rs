@@ -22,6 +22,7 @@ use plimsoll_device::{Device, OpenOptions, Timed, Work};
 use plimsoll_files::OpenModel;
 use plimsoll_infer::bound::Sources;
 use plimsoll_infer::codes::check_codes;
+use plimsoll_infer::drawn::DrawnPrompts;
 use plimsoll_infer::facts::verb_facts;
 use plimsoll_infer::models::open_model;
 use plimsoll_infer::responder::Responder;
@@ -65,6 +66,8 @@ pub struct BenchOptions {
     pub checked: bool,
     /// True to time every kernel separately.
     pub profile: bool,
+    /// True if `bench exactness` has prompts with images.
+    pub images: bool,
 }
 
 impl BenchOptions {
@@ -245,7 +248,7 @@ pub fn exactness(options: &BenchOptions, tokens: usize, perturb: bool) -> Result
     let result = json!({
         "bench": "exactness", "model": options.model, "tokens": compared, "mismatches": mismatches,
         "max_abs_diff": largest, "preemptions": preemptions, "responses_that_differ_between_cuts": differing_tokens,
-        "cuts": cuts.len(), "rounds": round, "perturbed": perturb, "dtype": options.dtype.name(),
+        "cuts": cuts.len(), "rounds": round, "perturbed": perturb, "images": options.images, "dtype": options.dtype.name(),
         "lora_rank": options.lora.as_ref().map(|lora| lora.rank),
         "lora_merge": options.lora.as_ref().map(|lora| lora.merge == Auto::Value(true)),
         "lora_quantize": options.lora.as_ref().and_then(|lora| lora.quantize),
@@ -262,6 +265,22 @@ struct Found {
     ids: Vec<Vec<u32>>,
 }
 
+/// Returns random prompts, with drawn images in them where the options say so.
+fn prompts_of(
+    options: &BenchOptions,
+    run: &RunSpec,
+    round: u64,
+    count: usize,
+) -> Result<(Vec<Vec<u32>>, Option<DrawnPrompts>)> {
+    let prompts: Vec<Vec<u32>> = random_prompts_of(options, round, count)?;
+    if !options.images {
+        return Ok((prompts, None));
+    }
+    let model = open_model(&options.model, &run.model_options)?;
+    let drawn = DrawnPrompts::of(&model, round, prompts)?;
+    Ok((drawn.prompts.clone(), Some(drawn)))
+}
+
 /// Returns responses of one cut, and the trainer's log-probabilities of them.
 fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Result<Found> {
     const GROUPS: usize = 8;
@@ -273,17 +292,24 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     run.rollout.on_full = cut.on_full;
     run.train_mut().micro_batch_tokens = Auto::Value(cut.micro_batch);
     run.train_mut().recompute = Auto::Value(cut.recompute);
-    let prompts: Vec<Vec<u32>> = random_prompts_of(&options, round, GROUPS)?;
+    let (prompts, drawn) = prompts_of(&options, &run, round, GROUPS)?;
+    let album = drawn.as_ref().map(|drawn| &drawn.album);
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(1);
     if cut.tight_blocks {
         // Room for two of the longest sequences: the others preempt each other.
         let one = (longest + NEW).div_ceil(plimsoll_device::KV_BLOCK) + 1;
         run.rollout.kv_blocks = Auto::Value(2 * one as u32);
     }
-    let bench = Bench::open(&options, &mut run, longest)?;
+    let bench = Bench::open_with(&options, &mut run, longest, |run, facts| {
+        let facts = Facts { sight: album.map(|album| album.shape(GROUPS)), ..*facts };
+        plan_with(run, &facts, &Limits::default())
+    })?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
-    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
+    let sources = Sources { album, ..Sources::one(&bench.model) };
+    let mut trainer = Trainer::new(&*dev, &mut arena, &bench.report.shape, sources, 0)?;
     trainer.randomise_adapters(1)?;
+    // As in a run: what a card records now is what it replays.
+    trainer.rehearse(&[sampling(&run.rollout, round)])?;
     let refs: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
     let request = Request {
         prompts: &refs,

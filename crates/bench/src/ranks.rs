@@ -212,6 +212,7 @@ mod tests {
             quantize: Auto::Auto,
             checked: false,
             profile: false,
+            images: false,
         };
         let mut run = bench_run(&options, 96, 1, 8);
         run.train_mut().micro_batch_tokens = Auto::Value(64);

@@ -30,9 +30,8 @@ pub(super) fn images(data: &Data, at: &Provenance) -> Result<()> {
         |key: &str, message: &str, hint: &str| Err(at.error("contradictory-keys", key, message).hint(hint));
     let (min, max) = (data.image_pixels_min, data.image_pixels_max);
     let asked = [
+        // Areas are also for images that no column names: those of a request, and of tasks that draw.
         ("data.image_folder", data.image_folder.is_some()),
-        ("data.image_pixels_min", min.is_some()),
-        ("data.image_pixels_max", max.is_some()),
     ];
     match (&data.images, asked.iter().find(|(_, is_set)| *is_set)) {
         (None, Some((key, _))) => {

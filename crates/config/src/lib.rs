@@ -70,6 +70,7 @@ mod sources;
 mod spec;
 mod staleness;
 mod supply;
+mod tower_use;
 mod track;
 mod tree;
 mod validate;
@@ -110,6 +111,7 @@ pub use spec::{
     FromLabels, FromPairs, FromSamples, LoraSpec, ModelReward, RunSpec, SamplerSpec, TrainingSpec, Trains,
 };
 pub use supply::SupplyKind;
+pub use tower_use::TowerUse;
 pub use values::{
     AnsweredPrompts, Auto, ByteSize, Credit, CriticLearns, Curriculum, DynamicSampling, Exchange, Expecting,
     GradientWire, KlIn, LossType, ModelDtype, Network, Offload, OnFull, OptimizerDtype, Overlong, Positions,

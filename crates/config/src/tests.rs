@@ -323,7 +323,7 @@ const BAD: &[(&[&str], &str, &str)] = &[
     (&["data.eval=[{ path = \"a.jsonl\", weight = 2 }]"], "contradictory-keys", "data.eval.0.weight"),
     (&["data.pass_rate_min=0.5"], "contradictory-keys", "data.pass_rate_column"),
     (&["data.curriculum=easy-first"], "contradictory-keys", "data.pass_rate_column"),
-    (&["data.image_pixels_max=4096"], "contradictory-keys", "data.images"),
+    (&["data.image_folder=pictures"], "contradictory-keys", "data.images"),
     (&["data.images=prompt"], "contradictory-keys", "column with the prompt"),
     (
         &["data.images=i", "data.image_pixels_min=9", "data.image_pixels_max=8"],

@@ -15,7 +15,6 @@ const THREADS: u32 = 256;
 const CHUNKS_MAX: usize = 512;
 const CHUNK_ROWS: usize = 64;
 
-/// Computes out = (x - mean) / sqrt(variance + eps) * w + b over each row.
 /// Returns the scratch of each kind of operation in the backward pass of a tower.
 pub(crate) fn scratch_bytes(of: &TowerPasses) -> [u64; 3] {
     let (spec, rows) = (&of.spec, of.patches as u64);
@@ -28,6 +27,7 @@ pub(crate) fn scratch_bytes(of: &TowerPasses) -> [u64; 3] {
     ]
 }
 
+/// Computes out = (x - mean) / sqrt(variance + eps) * w + b over each row.
 pub(crate) fn layer_norm(dev: &CudaDevice, x: Buf<'_>, norm: LayerNorm<'_>, out: Buf<'_>) {
     let LayerNorm { w, b, eps } = norm;
     let h = w.len();

@@ -1,6 +1,9 @@
 //! A model bound to the arena: its weights and adapters where a plan has them, and its passes forward.
 
+use crate::album::Album;
+use crate::image_table::ImageTable;
 use crate::phases::enter;
+use crate::text::TextModel;
 use crate::weights::{Elsewhere, Loading, Weights, bind_weights, load_part, spread, whole_source};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, ListedTokens};
@@ -14,6 +17,7 @@ use plimsoll_plan::{PerRole, RoleName, RoleShape, WeightsAre};
 use plimsoll_train::{Packer, Sequence, Share};
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A model of a run or of a command, bound to the arena.
 pub struct BoundModel<'a> {
@@ -49,11 +53,18 @@ pub struct Sources<'m> {
     pub model: &'m OpenModel,
     /// The models of roles that start from another one.
     pub others: PerRole<&'m OpenModel>,
+    /// The images that prompts may name.
+    pub album: Option<&'m Arc<Album>>,
 }
 
 impl<'m> Sources<'m> {
     pub fn one(model: &'m OpenModel) -> Sources<'m> {
-        Sources { model, others: PerRole::none() }
+        Sources { model, others: PerRole::none(), album: None }
+    }
+
+    /// Returns them with the images of what is read.
+    pub fn with_images(self, text: &'m TextModel) -> Sources<'m> {
+        Sources { album: text.album.as_ref(), ..self }
     }
 
     pub fn of(&self, role: RoleName) -> &'m OpenModel {
@@ -183,27 +194,39 @@ impl<'a> BoundModel<'a> {
         }
     }
 
-    /// Runs forward passes over all sequences. `each` gets the sequences of a micro-batch and what the head computed.
+    /// Runs forward passes over all sequences. `images`: those that prompts may name; `each` gets the sequences of a
+    /// micro-batch and what the head computed.
     ///
-    /// Errors: those of packing and of the device.
+    /// Errors: those of packing and of the device; those of reading images.
     pub fn score(
         &self,
         dev: &dyn Device,
         overlay: &mut Overlay<'_>,
-        packer: &mut Packer,
+        (packer, images): (&mut Packer, Option<&mut ImageTable<'a>>),
         sequences: &[Sequence<'_>],
         inv_temperature: f32,
         each: &mut dyn FnMut(Range<usize>, HeadRows<'_>),
     ) -> Result<()> {
         let pass = self.shape.score.expect("the plan has a scoring pass for each role that scores");
+        let images = match images {
+            Some(images) => {
+                images.hold(dev, overlay, sequences.iter().map(|sequence| sequence.prompt))?;
+                Some(&*images)
+            }
+            None => None,
+        };
         let phase = enter(dev, overlay, pass.mode.phase());
         let acts = Activations::bind(&phase, pass.mode, pass.limits);
         let from = self.layers(dev, &phase);
         let decoder = &*from.decoder().over(pass.vocab);
+        let seen = images.map(|images| images.seen(&phase, pass.mode));
         let (mut first, keeps) = (0, pass.limits.taught > 0);
         while first < sequences.len() {
             let batch = packer.pack_as(pass.packing, sequences, first)?;
-            let pass = Pass::upload(dev, acts, batch.index);
+            let pass = match &seen {
+                Some(seen) => seen.upload_texts(dev, acts, batch.index, self.shape.spec.vocab)?,
+                None => Pass::upload(dev, acts, batch.index),
+            };
             layers(dev, &*from, &pass);
             let numbers = self.head(dev, decoder, &pass, inv_temperature);
             first = batch.sequences.end;

@@ -31,6 +31,7 @@ pub fn verb_facts(run: &SamplerSpec, model: &OpenModel, prompt_tokens: usize, pr
         hosts: Hosts::one(1),
         trainers: Hosts::one(1),
         card: None,
+        sight: None,
         models: PerRole::none(),
         adapters: PerRole::none(),
         encodings: PerRole::none().with(RoleName::Actor, model.encodings),

@@ -1,5 +1,6 @@
 //! The command `generate`: the rollout engine alone, streaming one prompt's response.
 
+use crate::album::{Album, RowImage};
 use crate::bound::Sources;
 use crate::codes::check_blocks;
 use crate::facts::{keep_within_positions, verb_facts};
@@ -8,14 +9,21 @@ use crate::responder::Responder;
 use crate::runner::{Runner, open, open_verb};
 use crate::sampler::sampling;
 use crate::text::TextModel;
-use plimsoll_base::{Error, Result};
-use plimsoll_config::{RunSpec, VerbFile};
+use plimsoll_base::{Error, Result, read_small};
+use plimsoll_config::{Data, RunSpec, VerbFile};
+use plimsoll_files::OpenModel;
+use plimsoll_images::{BYTES_MAX, PLACEHOLDER};
 use plimsoll_memory::host::Host;
-use plimsoll_plan::{PerRole, devices, plan_sampling};
+use plimsoll_plan::{Facts, PerRole, devices, plan_sampling};
 use plimsoll_rollout::{Finish, Request, StopCondition};
-use plimsoll_text::{Prompt, StopMatcher, StreamDecoder, Strings};
+use plimsoll_text::{ImageSource, Prompt, StopMatcher, StreamDecoder, Strings};
 use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
+
+/// What a prompt may have where an image is, as in rows of data.
+const TAG: &str = "<image>";
 
 /// Passes on text as it is sampled, and ends at a stop string.
 struct Streaming<'t> {
@@ -66,16 +74,27 @@ impl Streaming<'_> {
     }
 }
 
-/// Generates a response to `prompt`; `sink` gets its text piece by piece. `raw` omits the chat template.
+/// A prompt of a command: its text, and its images, which are where the text has `<image>`, or before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'r> {
+    pub prompt: &'r str,
+    pub images: &'r [PathBuf],
+    /// True if the chat template is omitted.
+    pub raw: bool,
+}
+
+/// Generates a response; `sink` gets its text piece by piece.
 ///
-/// Errors: those of opening, planning and sampling; `prompt-empty`.
-pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&str)) -> Result<Value> {
+/// Errors: those of opening, planning and sampling; `prompt-empty`, `model-takes-no-images`, `image-count`, those of
+/// images.
+pub fn generate(verb: &VerbFile, asked: Asked<'_>, sink: &mut dyn FnMut(&str)) -> Result<Value> {
     let started = Instant::now();
     let (model, mut text) = open_verb(verb)?;
-    if raw {
+    if asked.raw {
         text.strings = Strings::Raw;
     }
-    let ids = text.rows().prompt(&Prompt::Text(prompt.to_string()), &Map::new())?;
+    text.album = album_of(&model, &verb.data, !asked.images.is_empty())?;
+    let (ids, _images) = rows_of(&text, &asked)?;
     if ids.is_empty() {
         return Err(
             Error::new("prompt-empty", "the prompt has no token").hint("give some text with --prompt")
@@ -86,11 +105,13 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
     check_blocks(&run, &model, &PerRole::none())?;
     sample_with_adapter(&mut run, &model);
     keep_within_positions(&mut run, &model, ids.len())?;
-    let facts = verb_facts(&run, &model, ids.len(), 1);
+    let sight = text.album.as_ref().filter(|_| !asked.images.is_empty()).map(|album| album.shape(1));
+    let facts = Facts { sight, ..verb_facts(&run, &model, ids.len(), 1) };
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let (dev, mut arena) = open(&report.shape, devices::options(&run))?;
-    let mut runner = Runner::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
+    let mut runner =
+        Runner::new(&*dev, &mut arena, &report.shape, Sources::one(&model).with_images(&text), verb.seed)?;
     let request = Request {
         prompts: &[&ids],
         group_size: 1,
@@ -127,4 +148,36 @@ pub fn generate(verb: &VerbFile, prompt: &str, raw: bool, sink: &mut dyn FnMut(&
         "tokens_per_second": tokens.len() as f64 / seconds, "arena_bytes": report.plan.arena_bytes(),
         "rss_peak_bytes": Host::this().rss().peak,
     }))
+}
+
+/// Returns the album of a model that sees; of one that does not, only if images are `wanted`.
+fn album_of(model: &OpenModel, data: &Data, wanted: bool) -> Result<Option<Arc<Album>>> {
+    // A tower that is not built is none: prompts of text do not need it.
+    let opened = Album::open(model, data);
+    if wanted { opened.map(|album| Some(album.into())) } else { Ok(opened.ok().map(Arc::new)) }
+}
+
+/// Returns the rows of a prompt, tokens and numbers of vectors, and its images.
+///
+/// Errors: those of tokenizing; `image-count`; those of reading images.
+fn rows_of(text: &TextModel, asked: &Asked<'_>) -> Result<(Vec<u32>, Vec<Arc<RowImage>>)> {
+    let prompt = with_placeholders(asked.prompt, asked.images.len());
+    let ids = text.rows().prompt(&Prompt::Text(prompt), &Map::new())?;
+    let Some(album) = &text.album else { return Ok((ids, Vec::new())) };
+    let file = |path: &PathBuf| {
+        let bytes = read_small(path, BYTES_MAX as u64).map_err(|err| {
+            Error::io("image-missing", path, &err).hint("give the name of a file with --image")
+        })?;
+        Ok(ImageSource::Bytes(bytes))
+    };
+    album.take(&ids, asked.images.iter().map(file).collect(), None, "--prompt")
+}
+
+/// Writes the placeholders of images where a prompt has `<image>`; before a prompt without any.
+fn with_placeholders(prompt: &str, images: usize) -> String {
+    if images == 0 {
+        return prompt.to_string();
+    }
+    let prompt = prompt.replace(TAG, PLACEHOLDER);
+    if prompt.contains(PLACEHOLDER) { prompt } else { PLACEHOLDER.repeat(images) + &prompt }
 }

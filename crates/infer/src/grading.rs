@@ -1,6 +1,7 @@
 //! Grading while the rollout runs: a response that has ended is decoded and passed to the rewards at once.
 
 use crate::responses::{TextStop, response_text};
+use crate::sample_images::sample_images;
 use crate::text::{Item, TextModel};
 use plimsoll_base::Result;
 use plimsoll_config::Rollout;
@@ -105,7 +106,7 @@ fn prompt(text: &TextModel, item: &Item) -> Arc<Prompt> {
         rendered: text.tokenizer.decode(&item.ids, false),
         messages: item.messages.clone(),
         columns: item.columns.clone(),
-        images: Arc::default(),
+        images: sample_images(item),
     })
 }
 

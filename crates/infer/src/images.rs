@@ -23,7 +23,9 @@ pub fn refuse_images(path: &Path, data: &Data) -> Result<()> {
 ///
 /// Errors: those of `refuse_images`.
 pub fn refuse_image_row(row: &Row, path: &Path, data: &Data) -> Result<()> {
-    let found = COLUMNS.iter().find(|name| row.columns.get(**name).is_some_and(holds_images));
+    let is_read = |name: &&&str| !data.ignore.iter().any(|ignored| ignored == **name);
+    let has = |name: &&&str| row.columns.get(**name).is_some_and(holds_images);
+    let found = COLUMNS.iter().filter(is_read).find(has);
     match found.filter(|_| data.images.is_none()) {
         Some(column) => refuse(path, data, column),
         None => Ok(()),

@@ -18,6 +18,7 @@ fn model() -> TextModel {
         rules: Default::default(),
         teacher_prompt: None,
         teacher_text: None,
+        album: None,
     }
 }
 

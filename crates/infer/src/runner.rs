@@ -15,6 +15,7 @@ use plimsoll_memory::Arena;
 use plimsoll_plan::{RoleName, RunShape, devices};
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Live, Request, RolloutStats, StopCondition};
+use plimsoll_serve::ImageTower;
 use plimsoll_train::{Packer, Sequence};
 
 /// The models of a command: the first is sampled from, the others score.
@@ -62,6 +63,7 @@ impl<'a> Runner<'a> {
             model.load_adapters(dev, loading.adapters(role.name, source), loading.staging)?;
             models.push(model);
         }
+        sampler.take_album(&sources)?;
         let sequences = shape.step_arrays().sequences;
         let packer = shape.packs().map(|pass| Packer::new(pass, sequences));
         Ok(Runner { sampler, models, packer })
@@ -75,6 +77,11 @@ impl<'a> Runner<'a> {
     /// Calls `body` with the engine's live form, as `Sampler::live`.
     pub fn live<T>(&mut self, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         self.sampler.live(&self.models[0], body)
+    }
+
+    /// Calls `body` as `Sampler::live_of_images` does, in a plan with images.
+    pub fn live_of_images<T>(&mut self, body: impl FnOnce(Live<'_, 'a, '_>, &mut dyn ImageTower) -> T) -> T {
+        self.sampler.live_of_images(&self.models[0], body)
     }
 }
 
@@ -101,7 +108,7 @@ impl<'a> Responder<'a> for Runner<'a> {
         let model = models.iter().find(|model| model.shape.name == role).expect("a reward model of the plan");
         let packer = packer.as_mut().expect("the plan of what scores packs");
         let (mut out, dev) = (vec![0f32; sequences.len()], sampler.dev);
-        model.score(dev, &mut sampler.overlay, packer, sequences, 1.0, &mut |which, rows| {
+        model.score(dev, &mut sampler.overlay, (packer, None), sequences, 1.0, &mut |which, rows| {
             dev.read_f32(rows.numbers, 0, &mut out[which])
         })?;
         Ok(out)

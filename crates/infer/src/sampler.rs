@@ -1,19 +1,22 @@
 //! The engine that samples, with the device and the arena's two parts: what every model of a run or of a command is
 //! bound to.
 
-use crate::bound::BoundModel;
+use crate::bound::{BoundModel, Sources};
+use crate::image_table::ImageTable;
 use crate::phases::enter;
+use crate::served_images::ServedTower;
 use crate::weights::Loading;
 use plimsoll_base::{Phase, Result};
 use plimsoll_config::Rollout;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::Head;
 use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
-use plimsoll_model::{Activations, Mode};
+use plimsoll_model::{Activations, Mode, SeenImages};
 use plimsoll_plan::RunShape;
 use plimsoll_rollout::{
     DrawnEnds, Engine, Live, Model, Request, RolloutStats, Samples, SoFar, StopCondition,
 };
+use plimsoll_serve::ImageTower;
 use std::sync::Arc;
 
 /// One device, its arena, and the engine that samples with a bound model.
@@ -28,6 +31,8 @@ pub struct Sampler<'a> {
     pub overlay: Overlay<'a>,
     /// How weights are read.
     pub loading: Loading,
+    /// The images that prompts may name, in a plan with images.
+    pub images: Option<ImageTable<'a>>,
     engine: Engine,
 }
 
@@ -47,8 +52,21 @@ impl<'a> Sampler<'a> {
             resident,
             overlay,
             loading: Loading { seed, staging: shape.host.staging },
+            images: None,
             engine: Engine::new(engine, shape.on_full),
         }
+    }
+
+    /// Takes the images that prompts may name, and binds the tower of a plan with images.
+    ///
+    /// Errors: those of reading the tower's weights.
+    pub fn take_album(&mut self, sources: &Sources<'_>) -> Result<()> {
+        if let Some(album) = sources.album.filter(|_| self.shape.sight.is_some()) {
+            let of = (sources.model, album.clone());
+            self.images = Some(ImageTable::bind(self.dev, self.resident, self.shape, of, self.loading)?);
+            self.engine.take_images();
+        }
+        Ok(())
     }
 
     /// Runs every shape of sampling once, so that the device's libraries allocate what they need before the first
@@ -58,7 +76,13 @@ impl<'a> Sampler<'a> {
             return Ok(());
         }
         let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
-        self.engine.rehearse(self.dev, &of.sampled(self.dev, &phase), acts, samplings)
+        let mode = Mode::Rollout { truncates: self.shape.truncates };
+        if let Some(images) = &mut self.images {
+            images.rehearse(self.dev, &phase)?;
+        }
+        let sight = self.images.as_ref().map(|images| images.seen(&phase, mode));
+        let decoder = &of.sampled(self.dev, &phase);
+        self.engine.rehearse(Model { dev: self.dev, decoder, acts, sight }, samplings)
     }
 
     /// Ends responses at lengths of a distribution as well, for measuring.
@@ -75,9 +99,7 @@ impl<'a> Sampler<'a> {
         request: &Request<'_>,
         stop: &mut dyn StopCondition,
     ) -> Result<RolloutStats> {
-        let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
-        let decoder = of.sampled(self.dev, &phase);
-        self.engine.run(self.dev, &decoder, acts, request, stop, Samples::to_write(&mut self.samples))
+        self.rollout_from(of, request, &[], stop)
     }
 
     /// Samples as `rollout` does, from where each response has come to.
@@ -91,8 +113,13 @@ impl<'a> Sampler<'a> {
         stop: &mut dyn StopCondition,
     ) -> Result<RolloutStats> {
         let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
+        if let Some(images) = &mut self.images {
+            images.hold_in(self.dev, &phase, request.prompts.iter().copied())?;
+        }
         let decoder = of.sampled(self.dev, &phase);
-        let model = Model { dev: self.dev, decoder: &decoder, acts, sight: None };
+        let mode = Mode::Rollout { truncates: self.shape.truncates };
+        let sight = self.images.as_ref().map(|images| images.seen(&phase, mode));
+        let model = Model { dev: self.dev, decoder: &decoder, acts, sight };
         self.engine.run_from(model, request, begun, stop, Samples::to_write(&mut self.samples))
     }
 
@@ -101,6 +128,25 @@ impl<'a> Sampler<'a> {
         let (_phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
         let model = Model { dev: self.dev, decoder: of.decoder(), acts, sight: None };
         body(Live::new(model, &mut self.engine, Samples::to_write(&mut self.samples)))
+    }
+
+    /// Calls `body` with the engine's live form for prompts with images, and the tower that sees them. Numbers of
+    /// vectors are their places in the table.
+    pub fn live_of_images<T>(
+        &mut self,
+        of: &BoundModel<'a>,
+        body: impl FnOnce(Live<'_, 'a, '_>, &mut dyn ImageTower) -> T,
+    ) -> T {
+        let images = self.images.as_mut().expect("a plan with images");
+        let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
+        let whole = images.whole();
+        let seen = images.seen(&phase, Mode::Rollout { truncates: self.shape.truncates });
+        let (spec, regions, vectors) =
+            (&self.shape.sight.as_ref().expect("a plan with images").spec, seen.regions, seen.vectors);
+        let sight = Some(SeenImages { spec, regions, vectors, d_vectors: None, images: &whole });
+        let model = Model { dev: self.dev, decoder: of.decoder(), acts, sight };
+        let live = Live::new(model, &mut self.engine, Samples::to_write(&mut self.samples));
+        body(live, &mut ServedTower { dev: self.dev, phase: &phase, images })
     }
 }
 

@@ -3,12 +3,14 @@
 //! Prompts and responses share the plan's context. What is left open follows from the model: its positions, up to a
 //! usual length, of which responses may take a half.
 
+use crate::album::Album;
 use crate::bound::Sources;
 use crate::codes::check_blocks;
 use crate::facts::{keep_within_positions, verb_facts};
 use crate::models::sample_with_adapter;
 use crate::runner::{Runner, open, open_verb};
 use crate::sampler::sampling;
+use crate::served_images::served_images;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_device::Sampling;
@@ -17,6 +19,7 @@ use plimsoll_memory::Limits;
 use plimsoll_plan::{PerRole, PlanReport, devices, plan_sampling};
 use plimsoll_serve::{Server, Settings, Texts, host_bytes};
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 
 /// Tokens of a sequence and of its response, of a model that has more positions.
@@ -32,6 +35,8 @@ pub struct Serving<'s> {
     /// True if the length of responses follows from the model.
     pub is_length_open: bool,
     pub queue: usize,
+    /// Images that are held at one time; 0 for a server of text.
+    pub images: usize,
     pub grace: std::time::Duration,
     pub guard: plimsoll_serve::guard::Guard,
     /// Opens the port, once the plan fits.
@@ -45,19 +50,27 @@ pub struct Serving<'s> {
 ///
 /// Errors: those of opening and planning, of `listen`, and of the device.
 pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
-    let (model, text) = open_verb(verb)?;
+    let (model, mut text) = open_verb(verb)?;
     let run = run_of(verb, &model, serving.is_length_open)?;
     let slots = run.rollout.prompts_per_step as usize;
     let prompt_tokens = run.data.prompt_tokens_max.expect("it was filled in") as usize;
     let mut facts = verb_facts(&run, &model, prompt_tokens, 0);
     let new_tokens = run.rollout.max_new_tokens as usize;
-    facts.host.clients = host_bytes(slots, serving.queue, prompt_tokens, new_tokens, &model.spec);
+    if serving.images > 0 {
+        text.album = Some(Arc::new(Album::open(&model, &run.data)?));
+    }
+    let images = text.album.as_ref().map(|album| served_images(album, serving.images, prompt_tokens));
+    facts.sight = images.map(|(_, shape)| shape);
+    let images = images.map(|(served, _)| served);
+    let lengths = [prompt_tokens, new_tokens];
+    facts.host.clients = host_bytes([slots, serving.queue], lengths, &model.spec, images.as_ref());
     facts.host.rows_kept = 0;
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let listener = (serving.listen)()?;
     let (dev, mut arena) = open(&report.shape, devices::options(&run))?;
-    let mut runner = Runner::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
+    let sources = Sources::one(&model).with_images(&text);
+    let mut runner = Runner::new(&*dev, &mut arena, &report.shape, sources, verb.seed)?;
     let usual = sampling(&verb.rollout, verb.seed);
     runner
         .rehearse(&[Sampling { temperature: 0.0, ..usual }, Sampling { top_p: TRUNCATED as f32, ..usual }])?;
@@ -68,6 +81,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
         begins: text.rules.begins,
         eos: model.eos_token_ids.clone(),
         vocab: model.spec.vocab,
+        images,
     };
     let settings = Settings {
         names: serving.names,
@@ -80,7 +94,10 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     };
     (serving.ready)(&report, &listener)?;
     let server = Server::start(&report.shape.engine, texts, settings, listener, None)?;
-    runner.live(|live| server.serve(live, serving.stop))
+    match images {
+        Some(_) => runner.live_of_images(|live, tower| server.serve(live, Some(tower), serving.stop)),
+        None => runner.live(|live| server.serve(live, None, serving.stop)),
+    }
 }
 
 /// Returns the run that is planned: as many prompts as responses run at one time, each with the longest prompt.

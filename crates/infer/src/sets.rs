@@ -1,11 +1,13 @@
 //! Evaluation sets of held-out prompts, or of what else has a row a prompt.
 
-use crate::images::{refuse_image_row, refuse_images};
+use crate::image_rows::{PLACEHOLDER, each_row};
+use crate::images::refuse_images;
 use crate::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_base::Result;
 use plimsoll_config::Data;
-use plimsoll_text::{AnsweredRows, Row, Task, each_prompt};
+use plimsoll_text::{AnsweredRows, DrawnTask, ImageFolder, ImageRow, Task};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Held-out prompts with their name.
 #[derive(Clone, Debug, Default)]
@@ -42,21 +44,27 @@ pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -
     let max = max.map_or(usize::MAX, |n| n as usize);
     let limit = Limit::of(data);
     let (mut items, mut answered) = (Vec::new(), AnsweredRows::new(text.rules.answered));
-    let mut add = |i: usize, mut row: Row| {
-        row.ignore(&text.rules.ignored);
-        refuse_image_row(&row, Path::new(name), data)?;
-        if i < max && answered.admit(&mut row.prompt, i) {
-            let item = text.item(row).map_err(|error| error.fact(format!("row {} of {name}", i + 1)))?;
+    let mut add = |i: usize, mut of: ImageRow, folder: Option<&Arc<ImageFolder>>| {
+        of.row.ignore(&text.rules.ignored);
+        if i < max && answered.admit(&mut of.row.prompt, i) {
+            let item = text.image_item(of, folder);
+            let item = item.map_err(|error| error.fact(format!("row {} of {name}", i + 1)))?;
             items.extend(limit.apply(item, name, i)?);
         }
         Ok(())
     };
-    if name.starts_with("builtin:") {
+    let drawn = DrawnTask::find(name).filter(|_| text.album.is_some());
+    if let Some(task) = drawn {
+        task.test_rows(PLACEHOLDER).enumerate().try_for_each(|(i, row)| add(i, row, None))?;
+    } else if name.starts_with("builtin:") {
         let mut rows = Task::parse(name)?.test_rows().into_iter().enumerate();
-        rows.try_for_each(|(i, row)| add(i, row))?;
+        let row = |row| ImageRow { place: String::new(), row, images: Vec::new() };
+        rows.try_for_each(|(i, of)| add(i, row(of), None))?;
     } else {
-        refuse_images(Path::new(name), data)?;
-        each_prompt(Path::new(name), &data.prompt_column, add)?
+        if text.album.is_none() {
+            refuse_images(Path::new(name), data)?;
+        }
+        each_row(Path::new(name), data, text, add)?
     }
     answered.finish(Path::new(name))?;
     if items.is_empty() { Err(no_rows(name)) } else { Ok(items) }

@@ -1,5 +1,6 @@
 //! Text as tokens: the tokenizer and the chat template of a model, and prompts with what their rewards need.
 
+use crate::album::{Album, RowImage};
 use crate::models::other_tokens;
 use crate::teacher_prompt::TeacherPrompt;
 use crate::teacher_text::TeacherText;
@@ -7,8 +8,8 @@ use plimsoll_base::{Error, Result};
 use plimsoll_config::{AnsweredPrompts, Data, Overlong};
 use plimsoll_files::OpenModel;
 use plimsoll_text::{
-    Aligner, AnsweredPrompt, ChatTemplate, Message, Prompt, Row, RowTokenizer, Side, Strings, Tokenizer,
-    end_token, template_variables,
+    Aligner, AnsweredPrompt, ChatTemplate, ImageFolder, ImageRow, Message, Prompt, Row, RowTokenizer, Side,
+    Strings, Tokenizer, end_token, template_variables,
 };
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -37,6 +38,8 @@ pub struct TextModel {
     pub teacher_prompt: Option<TeacherPrompt>,
     /// The text side of a teacher that may have other tokens.
     pub teacher_text: Option<Arc<TeacherText>>,
+    /// The images of rows, where a model sees and its data have images.
+    pub album: Option<Arc<Album>>,
 }
 
 /// How rows are read, besides their columns.
@@ -72,6 +75,8 @@ pub struct Item {
     /// The conversation, where the prompt is one; copies of an item share it, as they do the columns.
     pub messages: Option<Arc<Value>>,
     pub columns: Arc<Map<String, Value>>,
+    /// The images of the prompt in order, whose vectors' numbers are among `ids`.
+    pub images: Vec<Arc<RowImage>>,
     /// The target of a supervised run, or the chosen answer of a pair; otherwise empty.
     pub completion: Vec<u32>,
     /// The tokens of `completion` that are learnt; the whole of it if there is none.
@@ -125,6 +130,7 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
         rules: RowRules::of(data),
         teacher_prompt: None,
         teacher_text: None,
+        album: None,
     })
 }
 
@@ -216,6 +222,16 @@ impl TextModel {
         Ok(Item { ids, teacher, text, messages, columns: row.columns.into(), ..Item::default() })
     }
 
+    /// Returns a row with images as tokens and numbers of vectors. `folder`: where names of files are looked for.
+    ///
+    /// Errors: those of `item`; `image-count`; those of reading the headers of images.
+    pub fn image_item(&self, of: ImageRow, folder: Option<&Arc<ImageFolder>>) -> Result<Item> {
+        let item = self.item(of.row)?;
+        let Some(album) = &self.album else { return Ok(item) };
+        let (ids, images) = album.take(&item.ids, of.images, folder, &of.place)?;
+        Ok(Item { ids, images, ..item })
+    }
+
     /// Describes what was done to a prompt, and shows it as the model reads it.
     pub fn first_prompt_words(&self, item: &Item) -> String {
         let is_chat = item.messages.is_some();
@@ -297,6 +313,8 @@ impl Limit {
         let Some(limit) = self.prompt_tokens.filter(|&limit| limit < length) else { return Ok(Some(item)) };
         match self.overlong {
             Overlong::Drop => Ok(None),
+            // What is cut may begin or end in an image.
+            Overlong::TruncateLeft if !item.images.is_empty() => Err(self.too_long(name, row, length)),
             Overlong::TruncateLeft => {
                 for ids in [&mut item.ids, &mut item.teacher] {
                     ids.drain(..ids.len().saturating_sub(limit));

@@ -20,10 +20,14 @@ pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
         let weights = if role.lora.is_some() { DType::F32 } else { shape.weights };
         saved_bytes(&table, &[weights]) + saved_bytes(&table, &dtypes.stored())
     };
+    let of_tower = shape.tower_update().zip(shape.sight.as_ref()).map_or(0, |((dtypes, _), sight)| {
+        let table = sight.table(shape.target, shape.weights);
+        saved_bytes(&table, &[shape.weights]) + saved_bytes(&table, &dtypes.stored())
+    });
     // A waiting token is its id and the bits of its log-probability, shorter than its line in the samples.
     let waiting = (training.sequences * (training.policy_lag + training.ahead) + training.carried) as u64;
     let held = waiting.saturating_mul(line_bytes_max(training.response_tokens as u64));
-    Bytes(roles.map(of).sum::<u64>().saturating_add(held) + SMALL_FILES_BYTES)
+    Bytes(roles.map(of).sum::<u64>().saturating_add(held) + of_tower + SMALL_FILES_BYTES)
 }
 
 /// Returns the bytes of the checkpoints below a run directory, which a resumed run already occupies.

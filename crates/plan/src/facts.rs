@@ -3,6 +3,7 @@
 use crate::hosts::Hosts;
 use crate::lora::Lora;
 use crate::role_name::PerRole;
+use crate::sight::SightShape;
 use plimsoll_arch::{LayerEncodings, LoraTargets, ModelSpec};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{Auto, ByteSize, LoraSpec, RunSpec, SamplerSpec};
@@ -53,6 +54,8 @@ pub struct Facts {
     pub trainers: Hosts,
     /// The card to plan for, if it is not this machine's.
     pub card: Option<Card>,
+    /// The images of its prompts; none without images.
+    pub sight: Option<SightShape>,
 }
 
 /// Bytes of host memory outside the arena that do not depend on the run's limits.
@@ -121,10 +124,8 @@ pub fn disk_facts(run: &RunSpec) -> DiskFacts {
     let steps = training.map_or(0, |training| u64::from(training.train.steps));
     let checkpoint = training.map(|training| &training.checkpoint).filter(|of| of.every.is_some());
     let evals = 2 + run.eval.every.map_or(0, |every| steps / u64::from(every.max(1)));
-    // Samples are written at twenty steps, the first and the last.
     let sets = run.eval_sets.len() as u64;
-    let rows =
-        (22 * SAMPLES_KEPT as u64).saturating_add((evals * sets).saturating_mul(rows_kept(run) as u64));
+    let rows = trained_rows_kept().saturating_add((evals * sets).saturating_mul(rows_kept(run) as u64));
     let prompt_tokens = run.data.prompt_tokens_max.unwrap_or(1024);
     // An episode's line has its tokens and its mask as well as its texts.
     let lines = if run.environment().is_some() { 2 } else { 1 };
@@ -140,6 +141,11 @@ pub fn disk_facts(run: &RunSpec) -> DiskFacts {
         best: checkpoint.is_some() && sets > 0,
         records: Bytes(samples.saturating_add(4096 * (steps + evals * sets) + REPORT_BYTES + words)),
     }
+}
+
+/// Returns the most samples of steps that a run writes: at twenty steps, the first and the last.
+pub const fn trained_rows_kept() -> u64 {
+    22 * SAMPLES_KEPT as u64
 }
 
 /// Returns the number of kept responses, of an evaluation or of a step, whichever is larger.

@@ -27,6 +27,8 @@ mod role_name;
 mod roles;
 mod search;
 mod shape;
+mod sight;
+mod sight_regions;
 mod step_arrays;
 pub mod svg;
 mod tables;
@@ -39,7 +41,7 @@ pub use duration::duration;
 pub use evaluations::Evaluations;
 pub use facts::{
     DiskFacts, Facts, HostFacts, SAMPLES_KEPT, disk_facts, environments_image_bytes, image_bytes, rows_kept,
-    samples_kept, staging_bytes, tokenizer_bytes,
+    samples_kept, staging_bytes, tokenizer_bytes, trained_rows_kept,
 };
 pub use hosts::Hosts;
 pub use limits::{limits_of, machine_limits, parse_limits};
@@ -56,6 +58,7 @@ pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits
 pub use role_name::{PerRole, RoleName};
 pub use roles::{PassShape, RoleShape, UpdateShape, WeightsAre};
 pub use shape::{Offload, RunShape, Training};
+pub use sight::{DECODERS, SightShape};
 pub use step_arrays::{
     KEPT_PIECE_BYTES, KeptRows, Lists, StepArrays, StepPart, aligned_bytes, aligned_text_bytes,
 };

@@ -176,10 +176,15 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     Ok(PlanReport { hints, ..report })
 }
 
-/// Requires that the device has attention over keys as wide as those of every model.
+/// Requires that the device has attention over keys as wide as those of every model, and that a tower is trained by one
+/// rank.
 ///
-/// Errors: `model-unsupported`.
+/// Errors: `model-unsupported`, `images-not-built`.
 fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
+    if facts.sight.as_ref().is_some_and(|sight| sight.trains) && facts.hosts.ranks > 1 {
+        return Err(Error::usage("images-not-built", "a tower is trained by one rank, and there are more")
+            .hint("set model_options.tower = \"frozen\", or run.ranks = 1"));
+    }
     let all = std::iter::once(&facts.spec).chain(facts.models.values());
     let mut widths = all.flat_map(ModelSpec::attentions).map(|attention| attention.head_dim);
     let Some(width) = widths.find(|width| !(row.takes_head_dim)(*width as usize)) else { return Ok(()) };

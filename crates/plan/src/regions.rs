@@ -45,8 +45,9 @@ const SAMPLE_BYTES: u64 = 512;
 const ESTIMATOR_BYTES_PER_TOKEN: u64 = 104;
 /// Five arrays with a number a sequence, likewise.
 const ESTIMATOR_BYTES_PER_SEQUENCE: u64 = 512;
-/// The supervisor of a run, excluding pages of the binary, which it shares with the trainer: measured at 2.1 MiB.
-const SUPERVISOR: Bytes = Bytes::mib(4);
+/// The supervisor of a run, excluding pages of the binary that it shares with the trainer. Measured at 1 MiB, and up to
+/// 3.1 MiB of addresses that the loader writes into the binary, by how it was built.
+const SUPERVISOR: Bytes = Bytes::mib(5);
 /// The supervisor of one of several ranks, which talks to the others: measured at 2.1 MiB with 3 ranks.
 const SUPERVISOR_OF_A_RANK: Bytes = Bytes::mib(6);
 /// Slack of the buffers for ranks of other hosts, which do not fill their pages.
@@ -91,6 +92,7 @@ impl RunShape {
         }
         for (role, pass) in passes_of(roles.iter().filter(|role| role.has_own_passes())) {
             layout.extend(role.activations(pass)?);
+            layout.extend(self.images_of_pass(pass)?);
         }
         layout.extend(rope::layout(&self.spec, self.positions, self.target.pool)?);
         layout.extend(self.scratch()?);
@@ -104,9 +106,11 @@ impl RunShape {
                 )?);
             }
         }
+        layout.extend(self.image_regions()?);
         // The other roles have the first role's shape and share its phases.
         for (role, pass) in passes_of(roles.iter().filter(|role| !role.has_own_passes())) {
             layout.extend(role.activations(pass)?);
+            layout.extend(self.images_of_pass(pass)?);
         }
         let passes = if self.head == Head::Vocabulary { self.recorded } else { 0 };
         let beyond = self.row().beyond;
@@ -171,7 +175,7 @@ impl RunShape {
             update: self.packs().map(|pass| (pass.rows, pass.segments)),
             adapters: self.lora.filter(|_| self.training.is_some()).map(|lora| lora.shape),
             ranks: self.ranks(),
-            tower: None,
+            tower: self.tower_passes(),
         };
         (self.row().scratch)(spec, &limits)
     }
@@ -410,6 +414,7 @@ impl RunShape {
             row("ranks.lengths", "rollout", Place::Heap, Lengths::bytes());
         }
         row("rl.text", "rl", Place::Heap, self.text_bytes());
+        row("infer.images", "infer", Place::Heap, self.image_bytes());
         row("rl.data", "rl", Place::Heap, host.data.0);
         row("rl.kept", "rl", Place::Heap, self.kept_bytes());
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);

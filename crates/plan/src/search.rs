@@ -314,6 +314,7 @@ impl Planner<'_> {
             held: self.held.0[usize::from(knobs.merges())],
             are_own: self.facts.are_own(run, knobs.merges()),
             recorded: engine.recorded_sizes().len() * self.ways_of_sampling(run),
+            sight: self.facts.sight,
         };
         (shape, resolved)
     }

@@ -3,6 +3,7 @@
 use crate::hosts::Hosts;
 use crate::lora::{CriticAdapter, Lora};
 use crate::role_name::PerRole;
+use crate::sight::SightShape;
 use crate::teacher::TeacherShape;
 use crate::{
     facts::HostFacts,
@@ -190,6 +191,8 @@ pub struct RunShape {
     pub are_own: bool,
     /// Passes that a device records to run them ahead.
     pub recorded: usize,
+    /// The images of its prompts; none without images.
+    pub sight: Option<SightShape>,
 }
 
 impl RunShape {

@@ -189,7 +189,8 @@ fn ready<'a>(
     session: &Session,
     before: Rss,
 ) -> Result<(Trainer<'a>, PlanReport)> {
-    let sources = Sources { model: &session.model, others: session.others.each_ref() };
+    let others = session.others.each_ref();
+    let sources = Sources { others, ..Sources::one(&session.model).with_images(&session.text) };
     let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
     (trainer.group, trainer.apart) = (group, apart.map(|apart| ApartRanks { all: group, apart }));
     // What ranks have parts of is there on all of them.

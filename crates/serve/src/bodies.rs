@@ -35,6 +35,7 @@ impl Bodies {
             begins: true,
             eos,
             vocab: VOCAB,
+            images: None,
         };
         let settings = Settings {
             names: vec!["m".into()],

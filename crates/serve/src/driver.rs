@@ -2,6 +2,7 @@
 //! the tokens of each pass to the clients' outboxes.
 
 use crate::gate::{Admission, Gate, SampledResponse};
+use crate::images::{HeldVectors, ImageTower, QueuedImages, Seeing};
 use crate::outbox::{End, Outbox};
 use crate::state::{QueuedRequest, SamplingParams, ServerState};
 use plimsoll_base::{Error, Result};
@@ -22,10 +23,13 @@ pub const LOOK: Duration = Duration::from_millis(50);
 pub fn drive(
     live: Live<'_, '_, '_>,
     inbox: &Receiver<QueuedRequest>,
-    state: &ServerState,
+    (state, tower): (&ServerState, Option<&mut dyn ImageTower>),
     stop: &AtomicI32,
 ) -> Result<()> {
     let mut driver = Driver::new(live, state);
+    driver.seeing = tower
+        .zip(state.texts.images)
+        .map(|(tower, served)| Seeing::new(tower, served.vectors, state.texts.vocab));
     let mut until = None;
     loop {
         if state.is_abandoned() {
@@ -80,6 +84,8 @@ pub struct Driver<'h, 'e, 'a, 'p> {
     streams: ResponseStreams<'h>,
     /// Requests in the order of arrival; the permits of their responses bound them.
     pub queue: VecDeque<QueuedRequest>,
+    /// The tower, if requests may bring images.
+    seeing: Option<Seeing<'h>>,
     state: &'h ServerState,
 }
 
@@ -87,17 +93,23 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
     pub fn new(live: Live<'e, 'a, 'p>, state: &'h ServerState) -> Driver<'h, 'e, 'a, 'p> {
         let slots = live.limits().samples;
         let streams = ResponseStreams { of_slot: (0..slots).map(|_| None).collect(), state };
-        Driver { live, streams, queue: VecDeque::with_capacity(state.limits.responses()), state }
+        let queue = VecDeque::with_capacity(state.limits.responses());
+        Driver { live, streams, queue, seeing: None, state }
     }
 
-    /// Takes the requests that have come and runs one pass. Returns false if there is nothing to run.
+    /// Takes the requests that have come, sees one image of theirs and runs one pass. Returns false if there is nothing
+    /// to run.
     ///
     /// Errors: those of the device.
     pub fn turn(&mut self, inbox: &Receiver<QueuedRequest>) -> Result<bool> {
         self.take_all(inbox);
         self.drop_left();
+        let saw = match &mut self.seeing {
+            Some(seeing) => seeing.see_one(&mut self.queue)?,
+            None => false,
+        };
         self.admit();
-        self.pass()
+        Ok(self.pass()? || saw)
     }
 
     /// Waits for a request. Returns false if none can come any more.
@@ -136,7 +148,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
     }
 
     /// Takes requests from the queue as long as they have slots: none passes another, but those whose gate
-    /// says later.
+    /// says later, or whose images are still to be seen.
     fn admit(&mut self) {
         if !self.queue.is_empty() {
             self.streams.advance();
@@ -164,8 +176,14 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
                     continue;
                 }
             }
+            if request.prompt.images.as_ref().is_some_and(QueuedImages::waits) {
+                at += 1;
+                continue;
+            }
+            let images = request.prompt.images.as_ref().map(QueuedImages::ask).unwrap_or_default();
             let ask = Ask {
                 prompt: &request.prompt.token_ids,
+                images: &images,
                 sample_ids: &request.prompt.sample_ids,
                 max_new_tokens: request.prompt.max_new_tokens,
                 sampling: request.params.sampling,
@@ -272,6 +290,8 @@ struct ResponseStream {
     arrived: Instant,
     /// Response so far, if its gate will keep it.
     kept: Option<GatedResponse>,
+    /// Keeps the vectors of its prompt's images.
+    _vectors: Option<Arc<HeldVectors>>,
 }
 
 /// Collects a response with a gate while it is drawn.
@@ -294,6 +314,7 @@ impl ResponseStream {
         };
         ResponseStream {
             kept: request.prompt.gates.get(index).map(kept),
+            _vectors: request.prompt.images.as_ref().and_then(|images| images.held.clone()),
             outbox: request.outbox.clone(),
             index: request.first + index,
             decoder: StreamDecoder::new(params.skip_special),

@@ -14,6 +14,7 @@ mod encoding;
 pub mod episodes;
 mod gate;
 pub mod guard;
+mod images;
 mod limits;
 mod lines;
 mod metrics;
@@ -28,6 +29,7 @@ mod server;
 mod state;
 
 pub use bodies::Bodies;
+pub use images::{ImageTower, ServedImages};
 pub use limits::{CHOICES_MAX, host_bytes};
 pub use state::{Settings, Texts};
 
@@ -92,11 +94,16 @@ impl Server {
     }
 
     /// Answers requests until `stop` has a signal; then takes no more, and ends when those that run have ended or their
-    /// time is over. `live` is driven by this thread.
+    /// time is over. `live` is driven by this thread, and so is `tower`, which images need.
     ///
     /// Errors: `address-refused`; those of the device.
-    pub fn serve(mut self, live: Live<'_, '_, '_>, stop: &AtomicI32) -> Result<()> {
-        let drove = driver::drive(live, &self.inbox, &self.state, stop);
+    pub fn serve(
+        mut self,
+        live: Live<'_, '_, '_>,
+        tower: Option<&mut dyn ImageTower>,
+        stop: &AtomicI32,
+    ) -> Result<()> {
+        let drove = driver::drive(live, &self.inbox, (&self.state, tower), stop);
         let served = self.close();
         drove?;
         served
@@ -130,7 +137,7 @@ fn run_http(
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().max_blocking_threads(BODIES_MAX).build()?;
+    let runtime = runtime.enable_all().max_blocking_threads(BODIES_MAX + 1).build()?;
     runtime.block_on(async {
         listener.set_nonblocking(true)?;
         // Connections take their buffers' sizes from it.

@@ -1,5 +1,6 @@
 //! Bounds what the server holds, in numbers and bytes that are known before it listens.
 
+use crate::images::ServedImages;
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, Error};
 use plimsoll_rollout::{EngineLimits, Live};
@@ -135,13 +136,13 @@ impl Limits {
     }
 }
 
-/// Returns the host bytes of a server next to its engine: `slots` responses at one time, `queue` waiting.
+/// Returns the host bytes of a server next to its engine: `slots` responses at one time, `queue` waiting, and images
+/// if it takes such.
 pub fn host_bytes(
-    slots: usize,
-    queue: usize,
-    prompt_tokens: usize,
-    new_tokens: usize,
+    [slots, queue]: [usize; 2],
+    [prompt_tokens, new_tokens]: [usize; 2],
     spec: &ModelSpec,
+    images: Option<&ServedImages>,
 ) -> Bytes {
     let engine = EngineLimits {
         sequences: slots,
@@ -152,7 +153,10 @@ pub fn host_bytes(
         ahead: true, // Which has the most rows.
         caches: spec.caches(prompt_tokens + new_tokens).iter().map(|of| (of.cache, 0)).collect(),
     };
-    Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine))
+    let of_images = images.map_or(0, |served| {
+        (served.host_bytes(BODIES_MAX) + THREAD_BYTES) as u64 + Live::image_bytes(&engine)
+    });
+    Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine) + of_images)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub fn state(template: &str) -> (Arc<ServerState>, Receiver<QueuedRequest>) {
         begins: true,
         eos: vec![EOS],
         vocab: 260,
+        images: None,
     };
     let settings = Settings {
         names: vec!["m".into()],

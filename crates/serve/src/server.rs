@@ -91,10 +91,14 @@ pub async fn answer_for<F: Form>(
     read: Read<F>,
 ) -> Reply<Response> {
     state.check_open()?;
-    let Parsed { prompts, params, delivery, usual_tokens, heard, form } =
+    let Parsed { prompts, images, params, delivery, usual_tokens, heard, form } =
         receive(&state, request, read, owner.clone()).await?;
+    let images = match &state.image_door {
+        Some(door) => door.enter(images).await?,
+        None => None,
+    };
     let output = match owner {
-        None => state.submit(prompts, params, delivery.stream, usual_tokens)?,
+        None => state.submit(prompts, images, params, delivery.stream, usual_tokens)?,
         Some(owner) => owner.submit(prompts, params, delivery.stream, &heard, &state)?,
     };
     send(form, output, delivery.stream).await
@@ -113,11 +117,12 @@ async fn receive<F: Form>(
         Some(turn) => Some(wait_for_turn(turn, connections::busy(&request)).await?),
         None => None,
     };
-    let body = collect(&state.arrivals, request, state.limits.body_bytes()).await?;
+    let body = collect(&state.arrivals, request, state.body_bytes()).await?;
     // Only now, so that none waits for a client that sends slowly.
     let _permit = state.bodies.acquire().await.expect("it is never closed");
     let of = state.clone();
-    match tokio::task::spawn_blocking(move || read(&body.bytes, &of, owner.as_deref())).await {
+    let read = move || of.check_body(&body.bytes).and_then(|()| read(&body.bytes, &of, owner.as_deref()));
+    match tokio::task::spawn_blocking(read).await {
         Ok(asked) => asked,
         Err(_) => Err(Error::new("internal", "reading the request ended with a fault in plimsoll").into()),
     }

@@ -5,6 +5,7 @@ use crate::arrivals::Arrivals;
 use crate::encoding::TextRoom;
 use crate::gate::{Gate, OwnedRoutes};
 use crate::guard::Guard;
+use crate::images::{IMAGE_TEXT_BYTES, ImageDoor, QueuedImages, ServedImages, image_text_bytes};
 use crate::limits::{BODIES_MAX, Limits};
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
@@ -34,6 +35,8 @@ pub struct Texts {
     pub eos: Vec<u32>,
     /// Rows of the embedding; every token id is below.
     pub vocab: u32,
+    /// How images are taken; none for a server of text.
+    pub images: Option<ServedImages>,
 }
 
 /// Holds the defaults of requests, and who may send one.
@@ -69,7 +72,10 @@ pub struct SamplingParams {
 
 /// Holds a prompt and the responses that it asks for.
 pub struct Prompt {
+    /// Tokens, and from `Texts::vocab` on numbers of vectors.
     pub token_ids: Vec<u32>,
+    /// The images whose vectors these are.
+    pub images: Option<QueuedImages>,
     pub sample_ids: Vec<u64>,
     /// Gates of its responses; empty if only the client gets them.
     pub gates: Vec<Arc<dyn Gate>>,
@@ -109,6 +115,8 @@ pub struct ServerState {
     pub arrivals: Arc<Arrivals>,
     /// Permits of bodies that are being read.
     pub bodies: Semaphore,
+    /// Bounds the images under way; none for a server of text.
+    pub image_door: Option<ImageDoor>,
     encoding: TextRoom,
     /// Seconds since 1970 when the server started.
     pub created: u64,
@@ -131,6 +139,7 @@ impl ServerState {
     ) -> ServerState {
         ServerState {
             owned,
+            image_door: texts.images.as_ref().map(ImageDoor::new),
             texts,
             settings,
             limits,
@@ -148,10 +157,11 @@ impl ServerState {
         }
     }
 
-    /// Sends prompts to the engine. The responses to the first one come first.
+    /// Sends prompts to the engine. The responses to the first one come first. `images`: those of the first prompt.
     pub fn submit(
         &self,
         prompts: Vec<Vec<u32>>,
+        images: Option<QueuedImages>,
         params: SamplingParams,
         streams: bool,
         usual: usize,
@@ -160,14 +170,53 @@ impl ServerState {
         let lengths: Vec<usize> =
             prompts.iter().map(|ids| self.new_tokens(ids, &params, usual)).collect::<Reply<_>>()?;
         let permit = self.permits(count, params.choices)?;
-        let (base, choices) = (self.base(&params), params.choices);
+        let (base, choices, mut images) = (self.base(&params), params.choices, images);
         let ask = |(index, (prompt, max_new_tokens)): (usize, (Vec<u32>, usize))| {
             let first = index * choices;
             let sample_ids = (first..first + choices).map(|i| sample_id(base, i)).collect();
-            Prompt { token_ids: prompt, sample_ids, gates: Vec::new(), max_new_tokens }
+            let images = images.take();
+            Prompt { token_ids: prompt, images, sample_ids, gates: Vec::new(), max_new_tokens }
         };
         let asks = prompts.into_iter().zip(lengths).enumerate().map(ask).collect();
         self.send(asks, params, streams, permit)
+    }
+
+    /// Returns the most bytes of a body.
+    pub fn body_bytes(&self) -> usize {
+        self.limits.body_bytes() + self.texts.images.map_or(0, |_| IMAGE_TEXT_BYTES)
+    }
+
+    /// Returns the most bytes of a body's values that become trees.
+    pub fn tree_bytes(&self) -> usize {
+        self.limits.tree_bytes() + self.texts.images.map_or(0, |_| IMAGE_TEXT_BYTES)
+    }
+
+    /// Requires that a body is within the limit without its images.
+    ///
+    /// Errors: `serve-body-too-large`.
+    pub fn check_body(&self, body: &[u8]) -> Reply<()> {
+        let most = self.limits.body_bytes();
+        if body.len() <= most || body.len() - image_text_bytes(body) <= most {
+            return Ok(());
+        }
+        let message = format!("the body has more than {most} bytes without its images");
+        Err(Error::new("serve-body-too-large", message)
+            .hint("the limit grows with --prompt-tokens and --max-new-tokens")
+            .into())
+    }
+
+    /// Requires that a prompt of tokens has no placeholder of an image, where images are taken: it would have none.
+    ///
+    /// Errors: `image-count`.
+    pub fn check_placeholders(&self, ids: &[u32], param: &str) -> Reply<()> {
+        let pad = self.texts.images.map(|served| served.marks.pad);
+        if pad.is_none_or(|pad| !ids.contains(&pad)) {
+            return Ok(());
+        }
+        let message =
+            format!("{param} has the placeholder of an image, and images are parts of a chat's messages");
+        let error = Error::new("image-count", message).hint("send the image to POST /v1/chat/completions");
+        Err(Box::new(Refusal { error, param: Some(param.into()) }))
     }
 
     /// Returns the tokens of a text.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 fn submit(state: &Arc<ServerState>, body: &Value) -> Reply<RequestOutput> {
     let parsed = completions::read(body.to_string().as_bytes(), state, None)?;
-    state.submit(parsed.prompts, parsed.params, parsed.delivery.stream, parsed.usual_tokens)
+    state.submit(parsed.prompts, None, parsed.params, parsed.delivery.stream, parsed.usual_tokens)
 }
 
 fn refused(state: &Arc<ServerState>, body: &Value) -> (String, String) {

@@ -49,7 +49,7 @@ impl Subject for Data {
     fn read(&mut self, input: &[u8]) -> Result<()> {
         let path = self.folder.path().join("d.jsonl");
         std::fs::write(&path, input).expect("the file can be written");
-        file_size(&path)?;
+        file_size(&path, None)?;
         match input.len() % 4 {
             0 => load_sft(&path, "prompt", input.len().is_multiple_of(8), &[]).map(drop),
             1 => load_pairs(&path, "prompt", &[]).map(drop),

@@ -87,7 +87,8 @@ pub(super) fn train(options: &MismatchOptions, kind: Kind, corrects: bool, seed:
     let report = plan_with(&run, &session.facts, &Limits::default())?;
     report.refuse()?;
     let (dev, mut arena) = open(&report.shape, OpenOptions::default())?;
-    let sources = Sources { model: &session.model, others: session.others.each_ref() };
+    let others = session.others.each_ref();
+    let sources = Sources { others, ..Sources::one(&session.model).with_images(&session.text) };
     let mut trainer = Trainer::new(&*dev, &mut arena, &report.shape, sources, run.seed)?;
     let mut greedy = sampling(&run.rollout, run.seed);
     greedy.temperature = 0.0;

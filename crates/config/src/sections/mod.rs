@@ -15,7 +15,7 @@ use super::key::{
 };
 use super::limits::{MICRO_BATCHES_MAX, TEMPERATURE_MIN, TOKENS_MAX};
 use super::tree::flatten;
-use super::{frozen::Frozen, values::*};
+use super::{frozen::Frozen, tower_use::TowerUse, values::*};
 use plimsoll_algo::method::Method;
 use plimsoll_algo::update::{MuonRate, OptimizerName};
 use plimsoll_base::Bytes;
@@ -204,6 +204,9 @@ section! {
         /// `full`. The base of adapters in training has `lora.quantize`.
         #[serde(skip_serializing_if = "Auto::is_auto")]
         quantize: Auto<Frozen> = Auto::Auto,
+        /// What training does with the tower over images, where prompts have some.
+        #[serde(skip_serializing_if = "TowerUse::is_frozen")]
+        tower: TowerUse = TowerUse::Frozen,
     }
 }
 

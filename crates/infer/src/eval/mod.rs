@@ -3,6 +3,7 @@
 //! The score is the mean reward. Next to it is pass@k, for which a response succeeds if the first reward gives it 1 or
 //! more, before its weight: other rewards, such as a length penalty, do not make a right answer wrong.
 
+mod images;
 mod pass_rates;
 mod responses;
 
@@ -11,12 +12,13 @@ use crate::codes::check_blocks;
 use crate::facts::{keep_within_positions, verb_facts};
 use crate::grading::GradedRequest;
 use crate::hub;
+use crate::image_table::ImageTable;
 use crate::model_reward;
 use crate::models::{encodings_of, reward_adapters, reward_models, sample_with_adapter};
 use crate::responder::Responder;
 use crate::responses::{KeptSample, Place, SamplesHeader};
 use crate::runner::{Runner, open, open_verb};
-use crate::sampler::sampling;
+use crate::sampler::{Sampler, sampling};
 use crate::sets::{EvalSet, test_items};
 use crate::text::TextModel;
 use plimsoll_algo::pass_at_k::{pass_at_k, powers_up_to};
@@ -82,7 +84,7 @@ pub fn evaluate(
     let mut examples = Vec::new();
     let names: Vec<String> =
         model_reward::names(rewards, how.model_rewards).into_iter().map(str::to_string).collect();
-    let at_once = (responder.sampler().shape.engine.samples / how.samples).max(1);
+    let at_once = prompts_at_once(responder.sampler(), how.samples);
     let kept = samples_kept(how.samples);
     let max_new_tokens = how.rollout.max_new_tokens as usize;
     // Several ranks share them out, and each counts its own.
@@ -140,6 +142,12 @@ pub fn evaluate(
     Ok(Evaluated { report, examples })
 }
 
+/// Returns how many prompts the engine and the table of images hold, with `samples` responses each.
+fn prompts_at_once(sampler: &Sampler<'_>, samples: usize) -> usize {
+    let of_images = sampler.images.as_ref().map_or(usize::MAX, ImageTable::prompts);
+    (sampler.shape.engine.samples / samples).min(of_images).max(1)
+}
+
 /// Turns the sums that `add_group` made over `prompts` prompts into means.
 pub fn end_sums(report: &mut EvalReport, prompts: usize) {
     let (scored, prompts) = ((report.num_samples - report.num_unscored) as f64, prompts.max(1) as f64);
@@ -169,13 +177,14 @@ pub fn add_group(report: &mut EvalReport, group: &[Scored]) {
 /// their pass rates, `responses_to`: one for every response, both as JSON lines and checked before anything is opened.
 pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>) -> Result<Value> {
     [rows_to, responses_to].into_iter().flatten().try_for_each(check_output_file)?;
-    let (model, text) = open_verb(verb)?;
+    let (model, mut text) = open_verb(verb)?;
     let mut named = verb.data.eval_sets();
     if named.is_empty() {
         let prompts = verb.data.prompts.iter().flat_map(DataSets::named);
         named = prompts.map(|(name, set)| (name, set.path.clone())).collect();
     }
     hub::localise_sets(&mut named, true)?;
+    text.album = images::album(verb, &named, &model)?;
     let sets = EvalSet::open_all(named, &verb.data, &text, verb.eval.prompts_max, test_items)?;
     let mut run = RunSpec::sampling(verb);
     let mut search = ColumnSearch::new(&run.named_columns);
@@ -190,6 +199,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     let others = PerRole::none().with_rewards(reward_models(&run, &model)?.into_iter());
     check_blocks(&run, &model, &others)?;
     let mut facts = verb_facts(&run, &model, longest, largest);
+    facts.sight = images::shape(&run, verb, text.album.as_deref())?;
     facts.models = others.each_ref().map(|other: &OpenModel| other.spec);
     facts.adapters = reward_adapters(&run, &others);
     facts.encodings = encodings_of(&model, &others);
@@ -200,7 +210,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
     let (dev, mut arena) = open(&report.shape, devices::options(&run))?;
-    let sources = Sources { model: &model, others: others.each_ref() };
+    let sources = Sources { others: others.each_ref(), ..Sources::one(&model).with_images(&text) };
     let mut runner = Runner::new(&*dev, &mut arena, &report.shape, sources, verb.seed)?;
     let how = EvalHow {
         text: &text,

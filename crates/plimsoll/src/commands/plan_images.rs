@@ -1,13 +1,13 @@
 //! `plan RUN --images`: every image of a run's data, decoded, resized and counted as the run's model would see it.
 
 use crate::output;
-use plimsoll_base::{Error, Result, read_small_text};
+use plimsoll_base::{Error, Result};
 use plimsoll_config::RunSpec;
 use plimsoll_files::{Local, resolve};
-use plimsoll_images::{FAMILIES, ImageTally, PLACEHOLDER, Processor, prepare};
+use plimsoll_images::{ImageTally, PLACEHOLDER, Processor, prepare};
+use plimsoll_infer::sight::ModelProcessor;
 use plimsoll_rl::data::images::each_row_with_images;
 use plimsoll_text::{ImageFolder, ImageRow, ImageSource};
-use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -15,10 +15,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Rows that are read before they are decoded together.
 const ROWS_AT_ONCE: usize = 32;
-/// Longest `config.json` and `preprocessor_config.json`.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// The family as which images of other models are counted.
-const DEFAULT_FAMILY: &str = "qwen3_vl";
 
 /// A row whose images are not decoded yet.
 struct Job {
@@ -91,28 +87,19 @@ fn processor(run: &RunSpec) -> Result<(Processor, String)> {
         Ok(Local::Directory(folder)) => Some(folder),
         _ => None,
     };
-    let text = |name: &str| read_small_text(&folder.as_ref()?.join(name), CONFIG_BYTES_MAX).ok();
-    let config: Value =
-        text("config.json").and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    let family = FAMILIES.into_iter().find(|family| config["model_type"] == *family);
-    let name = family.unwrap_or(DEFAULT_FAMILY);
-    let published = Processor::of_family(name).expect("each family of the table has its numbers");
-    let file = text("preprocessor_config.json").or_else(|| text("processor_config.json"));
-    let processor = match &file {
-        Some(text) => published.with_file(text)?,
-        None => published,
+    let of = ModelProcessor::of(folder.as_deref(), &run.data)?;
+    let Processor { pixels_min, pixels_max, .. } = of.processor;
+    let factor = of.processor.factor();
+    let from = match (of.is_of_family, of.has_file) {
+        (true, true) => format!("as the files of {} say", shown(folder.as_deref())),
+        (true, false) => format!("as {} publishes it", of.family),
+        // What is drawn at random has no files that say it.
+        (false, _) if run.model.starts_with("random:") => format!("as {} publishes it", of.family),
+        (false, _) => format!("as {} publishes it, because {} sees no images", of.family, run.model),
     };
-    let data = &run.data;
-    let processor = processor.with_pixels(data.image_pixels_min, data.image_pixels_max)?;
-    let Processor { pixels_min, pixels_max, .. } = processor;
-    let factor = processor.factor();
-    let of = match (family, &file) {
-        (Some(_), Some(_)) => format!("as the files of {} say", shown(folder.as_deref())),
-        (Some(family), None) => format!("as {} publishes it", family),
-        (None, _) => format!("as {DEFAULT_FAMILY} publishes it, because {} sees no images", run.model),
-    };
-    let words = format!("a token is {factor} x {factor} pixels, an image {pixels_min} to {pixels_max}: {of}");
-    Ok((processor, words))
+    let words =
+        format!("a token is {factor} x {factor} pixels, an image {pixels_min} to {pixels_max}: {from}");
+    Ok((of.processor, words))
 }
 
 fn shown(folder: Option<&Path>) -> String {

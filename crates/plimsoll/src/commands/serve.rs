@@ -54,6 +54,9 @@ pub struct Args {
     /// Responses that may wait; more are refused with status 429.
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65_536))]
     queue: u32,
+    /// Images that are held at one time, each of the largest size, of a model that takes such; 0 serves text.
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    images: u32,
     /// Tokens that the plan has for a prompt, besides those of the response.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     prompt_tokens: Option<u32>,
@@ -96,6 +99,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         names,
         is_length_open,
         queue: args.queue as usize,
+        images: args.images as usize,
         grace: Duration::from_secs(u64::from(args.grace)),
         guard: Guard { token, hosts: args.hosts.clone() },
         listen: &mut || listen(args.bind, args.port),

@@ -160,7 +160,7 @@ fn drawn_images_are_prepared_as_files_are() {
     );
     let output = plimsoll(&run.train_args("out", &words).iter().map(String::as_str).collect::<Vec<_>>());
     assert!(
-        text(&output.stderr).contains("error[model-takes-no-images]: builtin:shapes"),
+        text(&output.stderr).contains("error[model-takes-no-images]: builtin:nano"),
         "{}",
         text(&output.stderr)
     );

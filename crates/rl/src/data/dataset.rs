@@ -5,18 +5,27 @@ use crate::data::{labels, mixture::Mixture, pairs, supervised::sft_item};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, TrainOn, no_rows_to_filter};
-use plimsoll_infer::images::refuse_image_row;
+use plimsoll_infer::image_rows::{PLACEHOLDER, each_row};
 use plimsoll_infer::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_reward::column;
 use plimsoll_text::{
-    AnsweredRows, FieldCounts, Row, SupervisedRow, Task, each_prompt, load_sft, template_variables,
+    AnsweredRows, DrawnTask, FieldCounts, Row, SupervisedRow, Task, load_sft, template_variables,
 };
 use serde_json::{Map, Value};
 use std::path::Path;
 
 #[derive(Debug)]
 enum Source {
-    Task { task: Box<Task>, rows: LearnsFrom, limit: Limit },
+    Task {
+        task: Box<Task>,
+        rows: LearnsFrom,
+        limit: Limit,
+    },
+    /// A task that draws images.
+    Drawn {
+        task: Box<DrawnTask>,
+        limit: Limit,
+    },
     Items(Vec<Item>),
 }
 
@@ -94,7 +103,7 @@ impl Dataset {
     /// Returns the number of rows of all sets; none if a task makes them without end.
     pub(crate) fn rows(&self) -> Option<u64> {
         let of = |set: &Set| match &set.source {
-            Source::Task { .. } => None,
+            Source::Task { .. } | Source::Drawn { .. } => None,
             Source::Items(items) => Some(items.len() as u64),
         };
         self.sets.iter().map(of).sum()
@@ -137,7 +146,7 @@ impl Dataset {
     /// Returns the rows of each file with its name; none for a task, which makes rows as they are needed.
     pub fn items(&self) -> impl Iterator<Item = (&str, &[Item])> {
         self.sets.iter().filter_map(|set| match &set.source {
-            Source::Task { .. } => None,
+            Source::Task { .. } | Source::Drawn { .. } => None,
             Source::Items(items) => Some((set.name.as_str(), items.as_slice())),
         })
     }
@@ -146,6 +155,7 @@ impl Dataset {
     pub(crate) fn columns_of_tasks(&self) -> impl Iterator<Item = Map<String, Value>> {
         self.sets.iter().filter_map(|set| match &set.source {
             Source::Task { task, .. } => Some(task.train_row(set.seed, 0).columns),
+            Source::Drawn { task, .. } => Some(task.train_row(set.seed, 0, PLACEHOLDER).row.columns),
             Source::Items(_) => None,
         })
     }
@@ -154,6 +164,7 @@ impl Dataset {
     pub(crate) fn first_columns(&self) -> impl Iterator<Item = Map<String, Value>> {
         self.sets.iter().map(|set| match &set.source {
             Source::Task { task, .. } => task.train_row(set.seed, 0).columns,
+            Source::Drawn { task, .. } => task.train_row(set.seed, 0, PLACEHOLDER).row.columns,
             Source::Items(items) => Map::clone(&items[0].columns),
         })
     }
@@ -192,8 +203,11 @@ impl Set {
     }
 
     fn open_task(&mut self, path: &str, data: &Data, rows: LearnsFrom, text: &TextModel) -> Result<()> {
-        let task = Box::new(training_task(path, data)?);
-        self.source = Source::Task { task, rows, limit: Limit::of(data) };
+        let limit = Limit::of(data);
+        self.source = match drawn_task(path, rows, text) {
+            Some(task) => Source::Drawn { task: Box::new(task), limit },
+            None => Source::Task { task: Box::new(training_task(path, data)?), rows, limit },
+        };
         // All prompts of a task have one form; a few show their length.
         for i in 0..64 {
             let item = self.task_item(text, i)?;
@@ -222,10 +236,10 @@ impl Set {
         match rows {
             LearnsFrom::Samples => {
                 let mut answered = AnsweredRows::new(text.rules.answered);
-                each_prompt(path, &data.prompt_column, |i, mut row| {
+                each_row(path, data, text, |i, mut of, folder| {
+                    let row = &mut of.row;
                     row.ignore(&text.rules.ignored);
-                    refuse_image_row(&row, path, data)?;
-                    let rate = pass_rate(&row, data, path, i)?;
+                    let rate = pass_rate(row, data, path, i)?;
                     if !is_wanted(rate, data) {
                         by_pass_rate += 1;
                         return Ok(());
@@ -233,8 +247,8 @@ impl Set {
                     if !answered.admit(&mut row.prompt, i) {
                         return Ok(());
                     }
-                    count_prompt(counts, &row, text, data).map_err(|error| of_row(i, error))?;
-                    let item = text.item(row).map_err(|error| of_row(i, error))?;
+                    count_prompt(counts, row, text, data).map_err(|error| of_row(i, error))?;
+                    let item = text.image_item(of, folder).map_err(|error| of_row(i, error))?;
                     keep(i, item, rate.map(|rate| rate as f32))
                 })?;
                 answered.finish(path)?;
@@ -273,12 +287,21 @@ impl Set {
     }
 
     fn is_task(&self) -> bool {
-        matches!(self.source, Source::Task { .. })
+        !matches!(self.source, Source::Items(_))
     }
 
+    /// Returns the item at a position of a task. Positions are fixed, so a prompt that is too long cannot be left out.
     fn task_item(&self, text: &TextModel, position: u64) -> Result<Item> {
-        let Source::Task { task, rows, limit } = &self.source else { unreachable!("rows are not made") };
-        task_item_within(task, *rows, *limit, text, &self.name, self.seed, position)
+        let (item, limit) = match &self.source {
+            Source::Task { task, rows, limit } => (task_item(task, *rows, text, self.seed, position)?, limit),
+            Source::Drawn { task, limit } => {
+                (text.image_item(task.train_row(self.seed, position, PLACEHOLDER), None)?, limit)
+            }
+            Source::Items(_) => unreachable!("rows are not made"),
+        };
+        let length = item.ids.len();
+        let kept = limit.apply(item, &self.name, position as usize)?;
+        kept.ok_or_else(|| limit.too_long(&self.name, position as usize, length))
     }
 
     /// Returns the row at a position of the passes over the file.
@@ -383,20 +406,10 @@ pub(crate) fn forgetting<T: Send>(work: impl Fn() -> T + Sync) -> T {
     }
 }
 
-/// Returns the item at a position of a task. Positions are fixed, so a prompt that is too long cannot be left out.
-fn task_item_within(
-    task: &Task,
-    rows: LearnsFrom,
-    limit: Limit,
-    text: &TextModel,
-    name: &str,
-    seed: u64,
-    position: u64,
-) -> Result<Item> {
-    let item = task_item(task, rows, text, seed, position)?;
-    let length = item.ids.len();
-    let kept = limit.apply(item, name, position as usize)?;
-    kept.ok_or_else(|| limit.too_long(name, position as usize, length))
+/// Returns the task of a name that draws images, for what samples from a model that sees.
+pub(crate) fn drawn_task(path: &str, rows: LearnsFrom, text: &TextModel) -> Option<DrawnTask> {
+    text.album.as_ref().filter(|_| rows == LearnsFrom::Samples)?;
+    DrawnTask::find(path)
 }
 
 fn task_item(task: &Task, rows: LearnsFrom, text: &TextModel, seed: u64, index: u64) -> Result<Item> {
@@ -441,6 +454,7 @@ mod tests {
             rules: RowRules::default(),
             teacher_prompt: None,
             teacher_text: None,
+            album: None,
         };
         let row = Item { messages: Some(Arc::default()), ..Item::default() };
         let (columns, messages) = (row.columns.clone(), row.messages.clone().unwrap());

@@ -2,11 +2,11 @@
 
 use super::dataset::{is_wanted, pass_rate};
 use super::hub;
-use super::images;
 use super::session::limits_of_data;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, RunFile, RunSpec};
-use plimsoll_text::{each_prompt, each_row_of};
+use plimsoll_infer::image_rows::first_rows;
+use plimsoll_text::{Part, each_row_of};
 use std::path::Path;
 
 /// Turns `train.epochs` into `train.steps`, and returns words about it; nothing without that key. Rows that a pass rate
@@ -16,15 +16,17 @@ use std::path::Path;
 pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
     let Some(epochs) = run.train.epochs else { return Ok(None) };
     let spec = hub::localised(&RunSpec::new(run), true)?;
-    images::refuse(&spec)?;
     let sets = spec.data.prompts.as_ref().map_or(&[][..], |prompts| prompts.sets());
     let Some(set) = sets.first() else { return Ok(None) };
     let (path, mut rows) = (Path::new(&set.path), 0u64);
     match run.method.needs().learns_from {
-        LearnsFrom::Samples => each_prompt(path, &spec.data.prompt_column, |i, row| {
-            rows += u64::from(is_wanted(pass_rate(&row, &spec.data, path, i)?, &spec.data));
-            Ok(())
-        })?,
+        LearnsFrom::Samples => {
+            first_rows(path, &spec.data, spec.data.images.is_some(), Part::WHOLE, |i, of, _| {
+                rows += u64::from(is_wanted(pass_rate(&of.row, &spec.data, path, i)?, &spec.data));
+                Ok(())
+            })
+            .map(drop)?;
+        }
         LearnsFrom::Completions | LearnsFrom::Pairs | LearnsFrom::Labels => each_row_of(path, |_, _| {
             rows += 1;
             Ok(())

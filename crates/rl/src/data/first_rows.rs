@@ -1,15 +1,16 @@
 //! The first rows of a run's data, read as `train` reads them: a plan that need not know every row still refuses those
 //! that `train` would.
 
-use crate::data::dataset::{count_prompt, is_wanted, pass_rate, training_task};
+use crate::data::dataset::{count_prompt, drawn_task, is_wanted, pass_rate, training_task};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{AnsweredPrompts, ColumnSearch, RunSpec};
-use plimsoll_infer::images::refuse_image_row;
+use plimsoll_config::{AnsweredPrompts, ColumnSearch, LearnsFrom, RunSpec};
+use plimsoll_infer::image_rows::{self, PLACEHOLDER};
 use plimsoll_infer::text::{Limit, RowRules, TextModel};
-use plimsoll_text::{AnsweredRows, FieldCounts, Part, Row, Task, first_prompts};
+use plimsoll_text::{AnsweredRows, FieldCounts, ImageFolder, ImageRow, Part, Task};
 use plimsoll_textenv::{Kind, RowsFrom, first_episode_rows};
 use serde_json::{Map, Value};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Limits of all files together: the tokenizer takes a second for some 5 MB, a debug build less than ten.
 const ROWS_MAX: usize = 4096;
@@ -115,18 +116,19 @@ impl FirstRows {
         let (mut first, mut counts) = (None, FieldCounts::default());
         let rules = RowRules::of(&run.data);
         let mut answered = AnsweredRows::new(rules.answered);
-        let more = first_prompts(Path::new(path), &run.data.prompt_column, part, |i, mut row| {
-            row.ignore(&rules.ignored);
-            refuse_image_row(&row, Path::new(path), &run.data)?;
-            let rate = if is_training { pass_rate(&row, &run.data, Path::new(path), i)? } else { None };
+        let sees = run.data.images.is_some();
+        let more = image_rows::first_rows(Path::new(path), &run.data, sees, part, |i, mut of, folder| {
+            of.row.ignore(&rules.ignored);
+            let row = &mut of.row;
+            let rate = if is_training { pass_rate(row, &run.data, Path::new(path), i)? } else { None };
             if is_wanted(rate, &run.data) && answered.admit(&mut row.prompt, i) {
                 let of_row = |error: Error| error.fact(format!("row {} of {path}", i + 1));
                 if let Some(text) = text {
-                    count_prompt(&mut counts, &row, text, &run.data).map_err(of_row)?;
+                    count_prompt(&mut counts, row, text, &run.data).map_err(of_row)?;
                 }
                 search.see(&row.columns);
                 first.get_or_insert_with(|| row.columns.clone());
-                fits(run, row, path, i, text).map_err(of_row)?;
+                fits(run, (of, folder), path, i, text).map_err(of_row)?;
             }
             Ok(())
         })?;
@@ -147,15 +149,27 @@ fn row_of_task(
     is_training: bool,
     text: Option<&TextModel>,
 ) -> Result<Map<String, Value>> {
-    let task = if is_training { training_task(path, &run.data)? } else { Task::parse(path)? };
-    let row = task.train_row(run.seed, 0);
-    let columns = row.columns.clone();
-    fits(run, row, path, 0, text)?;
+    let drawn = text.and_then(|text| drawn_task(path, LearnsFrom::Samples, text));
+    let of = match drawn {
+        Some(task) => task.train_row(run.seed, 0, PLACEHOLDER),
+        None => {
+            let task = if is_training { training_task(path, &run.data)? } else { Task::parse(path)? };
+            ImageRow { place: String::new(), row: task.train_row(run.seed, 0), images: Vec::new() }
+        }
+    };
+    let columns = of.row.columns.clone();
+    fits(run, (of, None), path, 0, text)?;
     Ok(columns)
 }
 
 /// Requires that a prompt has tokens, and no more than the run file allows.
-fn fits(run: &RunSpec, row: Row, path: &str, index: usize, text: Option<&TextModel>) -> Result<()> {
+fn fits(
+    run: &RunSpec,
+    (of, folder): (ImageRow, Option<&Arc<ImageFolder>>),
+    path: &str,
+    index: usize,
+    text: Option<&TextModel>,
+) -> Result<()> {
     let Some(text) = text else { return Ok(()) };
-    Limit::of(&run.data).apply(text.item(row)?, path, index).map(drop)
+    Limit::of(&run.data).apply(text.image_item(of, folder)?, path, index).map(drop)
 }

@@ -1,21 +1,111 @@
-//! Rows with images of a run's data: refused by training, and read for what counts them.
+//! Rows with images of a run's data: the album of its model, what its plan must know of them, and what counts them.
 
 use super::hub::localised;
-use plimsoll_base::{Error, Result};
-use plimsoll_config::{Data, RunSpec};
+use plimsoll_base::{Bytes, Error, Result};
+use plimsoll_config::{LearnsFrom, RunSpec, TowerUse};
+use plimsoll_files::OpenModel;
+use plimsoll_infer::album::{Album, Processor};
 use plimsoll_infer::images::refuse_images;
-use plimsoll_text::{DrawnTask, ImageColumns, ImageFolder, ImageRow, each_prompt_with_images};
+use plimsoll_infer::sample_images::THUMBNAIL_BYTES_MAX;
+use plimsoll_plan::{DiskFacts, SightShape, trained_rows_kept};
+use plimsoll_text::{DRAWN_TASKS, DrawnTask, ImageColumns, ImageFolder, ImageRow, each_prompt_with_images};
 use std::path::Path;
+use std::sync::Arc;
 
-/// Refuses a run whose data have images.
+/// Returns the album of a run whose data have images, which its model must read.
 ///
-/// Errors: those of `refuse_images`.
-pub(crate) fn refuse(run: &RunSpec) -> Result<()> {
-    files(&run.data).try_for_each(|path| refuse_images(path, &run.data))
+/// Errors: those of `Album::open`; `model-takes-no-images` for what reads text alone, with the number of rows that have
+/// images.
+pub(crate) fn album(run: &RunSpec, model: &OpenModel) -> Result<Option<Arc<Album>>> {
+    if run.data.images.is_none() && !draws(run) {
+        let data = &run.data;
+        let named = [
+            (run.model_options.tower == TowerUse::Train, "model_options.tower"),
+            (data.image_pixels_min.is_some(), "data.image_pixels_min"),
+            (data.image_pixels_max.is_some(), "data.image_pixels_max"),
+        ];
+        let unused = named.into_iter().find(|(is_set, _)| *is_set);
+        return unused.map_or(Ok(None), |(_, key)| Err(nothing_to_see(key)));
+    }
+    let opened = Album::open(model, &run.data);
+    if opened.as_ref().is_err_and(|error| error.slug == "model-takes-no-images") {
+        // Which rows they are says more than that the model has no tower.
+        let mut files = run.data.files().map(Path::new).filter(|path| path.is_file());
+        files.try_for_each(|path| refuse_images(path, &run.data))?;
+    }
+    let album = opened?;
+    check(run)?;
+    Ok(Some(Arc::new(album)))
 }
 
-fn files(data: &Data) -> impl Iterator<Item = &Path> {
-    data.files().map(Path::new).filter(|path| path.is_file())
+fn nothing_to_see(key: &str) -> Error {
+    Error::usage("contradictory-keys", format!("`{key}` is about images, and no prompt has any"))
+        .hint(format!("set data.images to the column with the images, or remove {key}"))
+}
+
+/// Requires that all parts of a run read images.
+///
+/// Errors: `images-not-built`.
+fn check(run: &RunSpec) -> Result<()> {
+    let trains = run.model_options.tower == TowerUse::Train;
+    let parts = [
+        (run.learns_from() != Some(LearnsFrom::Samples), "pairs, labels and completions"),
+        (run.environment().is_some(), "prompts of environments and agents"),
+        (run.distill().is_some(), "the prompts of a teacher"),
+        (!run.model_rewards.is_empty(), "what reward models read"),
+        (
+            trains && run.has_reference(),
+            "a reference next to a tower that is trained: it would see by the new tower",
+        ),
+        (run.critic().is_some() && !run.critic_is_of_actor(), "a critic of another model"),
+        (trains && run.critic().is_some(), "a critic next to a tower that is trained"),
+    ];
+    let Some((_, what)) = parts.into_iter().find(|(has, _)| *has) else { return Ok(()) };
+    Err(Error::usage("images-not-built", format!("{what} take no images"))
+        .fact("data.images names a column with images")
+        .hint("train a policy on prompts with images by grpo or its kin, with rewards of rules or functions"))
+}
+
+/// Returns what a run writes, with the small copies of its samples' images.
+pub(crate) fn with_copies(run: &RunSpec, disk: DiskFacts) -> DiskFacts {
+    let copies = if run.data.images.is_some() || draws(run) { trained_rows_kept() } else { 0 };
+    DiskFacts { records: disk.records + Bytes(copies * THUMBNAIL_BYTES_MAX as u64), ..disk }
+}
+
+/// True if one of its tasks draws images.
+fn draws(run: &RunSpec) -> bool {
+    let prompts = run.data.prompts.iter().flat_map(|sets| sets.sets()).map(|set| set.path.as_str());
+    let mut paths = prompts.chain(run.eval_sets.iter().map(|(_, path)| path.as_str()));
+    paths.any(|path| DRAWN_TASKS.contains(&path))
+}
+
+/// Returns what the plan of a run must know of its images: those of the data, or the most that its limits allow.
+///
+/// `prompt_tokens`: the limit of prompts, where the plan does not read the data. Errors: `image-too-large` for images
+/// beyond what such a plan has room for.
+pub(crate) fn shape(
+    run: &RunSpec,
+    album: Option<&Album>,
+    prompt_tokens: Option<usize>,
+) -> Result<Option<SightShape>> {
+    let Some(album) = album else { return Ok(None) };
+    let (prompts, trains) = (run.prompts_under_way() as usize, run.model_options.tower == TowerUse::Train);
+    let Some(tokens) = prompt_tokens else {
+        return Ok(Some(SightShape { trains, ..album.shape(prompts) }));
+    };
+    let Processor { pixels_min, pixels_max, .. } = album.processor;
+    let bound = SightShape::bound(album.sight, [pixels_min, pixels_max], tokens, prompts);
+    let sizes = album.sizes();
+    if sizes.pixels > bound.pixels || sizes.file > bound.file {
+        let message = format!(
+            "an image of the data has {} pixels and {} bytes; a plan that does not read the data has room for {} and {}",
+            sizes.pixels, sizes.file, bound.pixels, bound.file
+        );
+        return Err(Error::new("image-too-large", message).hint(
+            "remove data.prompt_tokens_max, so that the plan reads the data, or make the image smaller",
+        ));
+    }
+    Ok(Some(SightShape { trains, ..bound }))
 }
 
 /// Calls `visit` with each row of a run's files, with its images and the folder that they are in; of a task that draws,

@@ -42,6 +42,8 @@ const TOKEN_BYTES_PER_FILE_BYTE: u64 = 1;
 const TEACHER_BYTES_PER_FILE_BYTE: u64 = 4;
 /// Host bytes of a row besides its values: the item, the table that copies of it share, its tokens' allocations.
 const DATA_BYTES_PER_ROW: u64 = 384;
+/// Host bytes of an image of a row besides its content: its names, its numbers and where they are.
+const BYTES_PER_IMAGE: u64 = 512;
 /// Copies of a row as JSON on its way to a worker: a line with it and its prompt, in a buffer that doubles as it grows.
 const ROW_COPIES_SENT: u64 = 4;
 /// Copies of the columns of samples on their way to rewards or an own advantage: by column, as a request, and its text.
@@ -107,8 +109,8 @@ impl Session {
     }
 
     fn of_models(run: &RunSpec, mut model: OpenModel, others: PerRole<OpenModel>) -> Result<Session> {
-        images::refuse(run)?;
         let mut text = text_of(run, &model, &others)?;
+        text.album = images::album(run, &model)?;
         let learnt_end = text.turn_end().filter(|_| run.learns_from() == Some(LearnsFrom::Completions));
         // What is learnt to end with ends responses, in evaluations and in what is saved.
         text.ends.extend(learnt_end);
@@ -155,6 +157,7 @@ impl Session {
         let samples_none = run.learns_from_judged() && !run.has_rewards();
         let facts = Facts {
             completion_tokens: data.completion_tokens.max(longest_answer(&eval)),
+            sight: images::shape(run, text.album.as_deref(), limits_of_data(run).map(|limits| limits.0))?,
             ..facts_of(
                 run,
                 &model,
@@ -294,12 +297,16 @@ impl Known {
             let (facts, misspelt) = (session.facts, Vec::new());
             return Ok(Known { facts, rows, assumed, not_checked, unread, warnings, columns, misspelt });
         };
-        images::refuse(run)?;
         let (model, assumed_model) = model_of_plan(run)?;
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
-        let facts = facts_of(run, &model, &others, prompt_tokens, eval_prompts, Bytes(0))?;
+        let album = images::album(run, &model)?;
+        let facts = Facts {
+            sight: images::shape(run, album.as_deref(), Some(prompt_tokens))?,
+            ..facts_of(run, &model, &others, prompt_tokens, eval_prompts, Bytes(0))?
+        };
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.
         let text = (!model.random).then(|| text_of(run, &model, &others)).transpose()?;
+        let text = text.map(|text| TextModel { album, ..text });
         let rows = match run.environment() {
             Some(_) => first_rows_of_episodes(run)?,
             None => {
@@ -505,6 +512,7 @@ fn host_facts(
         longest = (size.longest.0 + size.images_longest.0.div_ceil(3) * 4).max(longest);
         count += size.rows;
         rows += size.values.0 + size.rows * DATA_BYTES_PER_ROW;
+        rows += size.images.0 + size.num_images * BYTES_PER_IMAGE;
         reading = size.reading.0.max(reading);
         sent = (size.longest.0 * copies).max(sent);
     }
@@ -521,7 +529,7 @@ fn host_facts(
             .map(|other| staging_bytes(run.memory.staging, other))
             .fold(staging_bytes(run.memory.staging, model), Bytes::max),
         rows_kept: rows_kept(run),
-        disk: disk_facts(run),
+        disk: images::with_copies(run, disk_facts(run)),
     })
 }
 
@@ -546,5 +554,5 @@ fn clients_of(run: &RunSpec, model: &OpenModel, prompt_tokens: usize) -> Bytes {
         return Bytes(0);
     }
     let at_once = run.prompts_under_way() as usize * run.rollout.group_size as usize;
-    plimsoll_serve::host_bytes(at_once, at_once, prompt_tokens, run.response_tokens_max(), &model.spec)
+    plimsoll_serve::host_bytes([at_once; 2], [prompt_tokens, run.response_tokens_max()], &model.spec, None)
 }

@@ -15,19 +15,22 @@ use plimsoll_train::{Packer, Units};
 use std::ops::Range;
 use std::time::Instant;
 
-impl Role<'_> {
+impl<'a> Role<'a> {
     /// Computes the gradients of some sequences, from zero, and returns this rank's part of the sum. Every rank
     /// computes the loss of every micro-batch, of others' from exchanged numbers, so that all have the same sums.
     ///
     /// Errors: `loss-not-finite`; `rank-lost`; those of packing and of the device.
     pub(super) fn gradients<'p>(
         &self,
-        with: GradientPasses<'_, '_>,
+        with: GradientPasses<'_, 'a>,
         phase: &InPhase<'p>,
         buffers: &mut TokenArrays,
         of: LossOf<'_, '_>,
-    ) -> Result<(Buf<'p>, UpdateStats)> {
-        let GradientPasses { dev, group, packer, teacher } = with;
+    ) -> Result<(Buf<'p>, UpdateStats)>
+    where
+        'a: 'p,
+    {
+        let GradientPasses { dev, group, packer, images, teacher } = with;
         let UpdateShape { pass, cut, .. } = self.update_shape();
         let units = Units { packing: pass.packing, hidden: u64::from(self.shape.spec.hidden) };
         packer.cut(cut, units, of.sequences, of.which.clone())?;
@@ -41,6 +44,7 @@ impl Role<'_> {
             role: self,
             layers,
             teacher,
+            seen: images.map(|images| images.seen(phase, pass.mode)),
             acts: Activations::bind(phase, pass.mode, pass.limits),
             grads: self.bind_gradients(phase),
             partial: self.partial(phase),
@@ -163,13 +167,17 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
     /// Runs a micro-batch forward, and copies what the head computed to the buffers.
     fn forward(
         &self,
-        index: &PassIndex,
+        index: &mut PassIndex,
         buffers: &mut TokenArrays,
         of: &Range<usize>,
         adding: &Adding<'_, 'x, '_, 'p>,
     ) -> Result<Pass<'x>> {
         let Update { dev, role, layers: ref from, .. } = *self;
-        let pass = Pass::upload(dev, self.acts, index).with_balance(self.balance).with_teacher(self.teacher);
+        let pass = match &self.seen {
+            Some(seen) => seen.upload_texts(dev, self.acts, index, role.shape.spec.vocab)?,
+            None => Pass::upload(dev, self.acts, index),
+        };
+        let pass = pass.with_balance(self.balance).with_teacher(self.teacher);
         layers(dev, &**from, &pass);
         let head = role.head(dev, from.decoder(), &pass, self.inv_temperature);
         // The card is busy while the ranks meet.

@@ -13,6 +13,7 @@ mod gradients;
 mod in_order;
 mod kept;
 mod role;
+mod tower;
 mod trainer;
 mod update;
 

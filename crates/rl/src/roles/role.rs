@@ -4,6 +4,7 @@
 //! read, loss, backward: `score` is that sequence up to the read, `gradients` all of it.
 
 use super::kept::read_stored;
+use super::tower::TrainedTower;
 use crate::arrays::TokenArrays;
 use crate::ranks::{gather, share_of};
 use plimsoll_algo::divergence::Divergence;
@@ -11,6 +12,7 @@ use plimsoll_base::{Error, Result};
 use plimsoll_device::{Aside, Device};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_infer::bound::{BoundModel, HeadRows};
+use plimsoll_infer::image_table::ImageTable;
 use plimsoll_infer::phases::enter;
 use plimsoll_infer::weights::{Loading, load_part, shard_region};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
@@ -77,6 +79,10 @@ pub struct Passes<'x, 'a> {
     pub overlay: &'x mut Overlay<'a>,
     /// Cuts sequences into micro-batches.
     pub packer: &'x mut Packer,
+    /// The images that prompts may name, in a plan with images.
+    pub images: Option<&'x mut ImageTable<'a>>,
+    /// The tower over images, if it learns with the role.
+    pub tower: Option<&'x mut TrainedTower<'a>>,
     /// Rows of the rotary tables.
     pub positions: usize,
     /// The other role whose head an update compares its rows with; none if that is the role itself.
@@ -88,8 +94,26 @@ pub(super) struct GradientPasses<'x, 'a> {
     pub dev: &'x dyn Device,
     pub group: &'x Group,
     pub packer: &'x mut Packer,
+    /// The images of the update's prompts, in a plan with images.
+    pub images: Option<&'x ImageTable<'a>>,
     /// The other role whose head the update compares its rows with.
     pub teacher: Option<&'x Role<'a>>,
+}
+
+/// Holds the images of an update's prompts, and begins its phase.
+///
+/// Errors: those of reading images.
+pub(super) fn enter_update<'p>(
+    dev: &dyn Device,
+    overlay: &'p mut Overlay<'_>,
+    images: Option<&mut ImageTable<'_>>,
+    role: &Role<'_>,
+    of: &LossOf<'_, '_>,
+) -> Result<InPhase<'p>> {
+    if let Some(images) = images {
+        images.hold(dev, overlay, of.sequences[of.which.clone()].iter().map(|s| s.prompt))?;
+    }
+    Ok(enter(dev, overlay, role.update_shape().pass.mode.phase()))
 }
 
 /// Head outputs of a micro-batch, on the device: log-probabilities, or values.
@@ -163,18 +187,18 @@ impl<'a> Role<'a> {
     /// scores. Returns the part of each rank, by rank, whose scores are to be shared.
     pub fn score(
         &self,
-        with: Passes<'_, '_>,
+        with: Passes<'_, 'a>,
         sequences: &[Sequence<'_>],
         inv_temperature: f32,
         each: &mut dyn FnMut(Range<usize>, Scores<'_>),
     ) -> Result<Vec<Range<usize>>> {
-        let Passes { dev, overlay, packer, group, .. } = with;
+        let Passes { dev, overlay, packer, images, group, .. } = with;
         let parts = scored_by(group, sequences);
         let own = parts[group.rank()].clone();
         let each = &mut |which: Range<usize>, rows: HeadRows<'_>| {
             each(own.start + which.start..own.start + which.end, Scores { dev, rows });
         };
-        self.model.score(dev, overlay, packer, &sequences[own.clone()], inv_temperature, each)?;
+        self.model.score(dev, overlay, (packer, images), &sequences[own.clone()], inv_temperature, each)?;
         Ok(parts)
     }
 
@@ -183,16 +207,28 @@ impl<'a> Role<'a> {
     /// Errors: those of `gradients`; `gradient-not-finite`; the weights are then unchanged.
     pub fn update(
         &mut self,
-        with: Passes<'_, '_>,
+        with: Passes<'_, 'a>,
         buffers: &mut TokenArrays,
         of: LossOf<'_, '_>,
         how: UpdateOptions,
     ) -> Result<UpdateStats> {
-        let Passes { dev, group, overlay, packer, teacher, .. } = with;
-        let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        let (sum, stats) =
-            self.gradients(GradientPasses { dev, group, packer, teacher }, &phase, buffers, of)?;
-        self.apply(dev, &phase, sum, stats, how, group)
+        let Passes { dev, group, overlay, packer, mut images, tower, teacher, .. } = with;
+        let phase = enter_update(dev, overlay, images.as_deref_mut(), self, &of)?;
+        if let (Some(_), Some(images)) = (&tower, &images) {
+            images.begin_gradients(dev, &phase);
+        }
+        let with = GradientPasses { dev, group, packer, images: images.as_deref(), teacher };
+        let (sum, stats) = self.gradients(with, &phase, buffers, of)?;
+        let of_tower = match (&tower, images.as_deref_mut()) {
+            (Some(tower), Some(images)) => tower.gradients(dev, &phase, images)?,
+            _ => 0.0,
+        };
+        let stats = self.apply(dev, &phase, (sum, of_tower), stats, how, group)?;
+        if let (Some(tower), Some(images)) = (tower, images) {
+            tower.apply(dev, &phase, how, stats.grad_norm);
+            images.forget();
+        }
+        Ok(stats)
     }
 
     /// True if each micro-batch's gradients are formed by themselves and then added, as several ranks do.
@@ -204,7 +240,7 @@ impl<'a> Role<'a> {
         &mut self,
         dev: &dyn Device,
         phase: &InPhase<'_>,
-        grads: Buf<'_>,
+        (grads, of_tower): (Buf<'_>, f64),
         mut stats: UpdateStats,
         how: UpdateOptions,
         group: &Group,
@@ -213,6 +249,9 @@ impl<'a> Role<'a> {
         let mut squares = Vec::new();
         self.trained().squares(dev, grads, &mut squares);
         stats.grad_norm = self.trained().norm_of(&gather(group, &squares)?);
+        if of_tower > 0.0 {
+            stats.grad_norm = stats.grad_norm.hypot(of_tower);
+        }
         if !stats.grad_norm.is_finite() {
             return Err(self.gradient_not_finite(dev, grads, group));
         }

@@ -1,6 +1,7 @@
 //! The trainer: a sampler with the roles of a run and the step's arrays.
 
-use super::role::{GradientPasses, Loss, LossOf, Passes, Role, Scores, UpdateStats};
+use super::role::{GradientPasses, Loss, LossOf, Passes, Role, Scores, UpdateStats, enter_update};
+use super::tower::TrainedTower;
 use crate::arrays::TokenArrays;
 use crate::ranks::{share, share_in_pieces};
 use crate::supply::apart::ApartRanks;
@@ -8,7 +9,6 @@ use plimsoll_base::Result;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_infer::bound::Sources;
-use plimsoll_infer::phases::enter;
 use plimsoll_infer::sampler::Sampler;
 use plimsoll_memory::{Arena, Buf};
 use plimsoll_model::{AdaptersFrom, ParamTable};
@@ -26,6 +26,8 @@ pub struct Trainer<'a> {
     /// The first is the one that is sampled from or trained.
     pub(crate) roles: Vec<Role<'a>>,
     packer: Option<Packer>,
+    /// The tower over images, where it learns with the first role.
+    pub(crate) tower: Option<TrainedTower<'a>>,
     /// The ranks that make its passes together.
     pub group: &'a Group,
     /// All ranks and this one's place, where ranks only sample or only train.
@@ -55,12 +57,15 @@ impl<'a> Trainer<'a> {
             role.identify_adapters(dev);
             roles.push(role);
         }
+        sampler.take_album(&sources)?;
+        let tower = TrainedTower::bind(dev, sampler.resident, shape, sampler.images.as_ref());
         let planned = shape.step_arrays();
         Ok(Trainer {
             sampler,
             arrays: TokenArrays::bind(&planned),
             roles,
             packer: shape.packs().map(|pass| Packer::new(pass, planned.sequences)),
+            tower,
             group: Group::alone(),
             apart: None,
             lengths: Lengths::default(),
@@ -121,15 +126,25 @@ impl<'a> Trainer<'a> {
         self.roles[0].load_adapters(*dev, overlay, from, loading.staging)
     }
 
-    /// Reads every trained role's weights and states from a checkpoint, bit for bit. `updates`: the updates of a role.
+    /// Reads every trained role's weights and states from a checkpoint, bit for bit. `updates`: the updates of a role,
+    /// `of_tower` those of a tower that is trained.
     ///
     /// Errors: `checkpoint-damaged`; those of reading.
-    pub fn restore(&mut self, checkpoint: &Path, updates: impl Fn(RoleName) -> u64) -> Result<()> {
-        let Sampler { dev, overlay, loading, .. } = &mut self.sampler;
+    pub fn restore(
+        &mut self,
+        checkpoint: &Path,
+        updates: impl Fn(RoleName) -> u64,
+        of_tower: u64,
+    ) -> Result<()> {
+        let Sampler { dev, overlay, loading, images, .. } = &mut self.sampler;
         overlay.take_back();
         for role in self.roles.iter_mut().filter(|role| role.optimizer.is_some()) {
             let updates = updates(role.shape.name);
             role.restore(*dev, overlay, checkpoint, updates, loading.staging)?;
+        }
+        if let (Some(tower), Some(images)) = (&mut self.tower, images) {
+            tower.restore(*dev, overlay, (checkpoint, of_tower), loading.staging)?;
+            images.forget();
         }
         self.meet()
     }
@@ -303,11 +318,12 @@ impl<'a> Trainer<'a> {
         inv_temperature: f32,
         loss: &mut Loss<'_>,
     ) -> Result<UpdateStats> {
-        let (role, Passes { dev, overlay, packer, teacher, group, .. }, buffers) = self.parts_of(role);
-        let phase = enter(dev, overlay, role.update_shape().pass.mode.phase());
+        let (role, with, buffers) = self.parts_of(role);
         let of = LossOf { sequences, which, inv_temperature, loss };
-        role.gradients(GradientPasses { dev, group, packer, teacher }, &phase, buffers, of)
-            .map(|(_, stats)| stats)
+        let Passes { dev, group, overlay, packer, mut images, teacher, .. } = with;
+        let phase = enter_update(dev, overlay, images.as_deref_mut(), role, &of)?;
+        let with = GradientPasses { dev, group, packer, images: images.as_deref(), teacher };
+        role.gradients(with, &phase, buffers, of).map(|(_, stats)| stats)
     }
 
     fn parts_of(&mut self, name: RoleName) -> (&mut Role<'a>, Passes<'_, 'a>, &mut TokenArrays) {
@@ -316,21 +332,22 @@ impl<'a> Trainer<'a> {
     }
 
     fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut TokenArrays) {
-        let Trainer { sampler, roles, packer, arrays, group, .. } = self;
-        let Sampler { dev, shape, overlay, .. } = sampler;
+        let Trainer { sampler, roles, packer, tower, arrays, group, .. } = self;
+        let Sampler { dev, shape, overlay, images, .. } = sampler;
         let packer = packer.as_mut().expect("what has passes over whole sequences packs");
         let (before, rest) = roles.split_at_mut(index);
         let (role, after) = rest.split_first_mut().expect("an index of a role");
         let teacher = before.iter().chain(&*after).find(|other| other.keeps_rows());
         let positions = shape.positions;
-        (role, Passes { dev: *dev, group, overlay, packer, positions, teacher }, arrays)
+        let (images, tower) = (images.as_mut(), tower.as_mut().filter(|_| index == 0));
+        (role, Passes { dev: *dev, group, overlay, packer, images, tower, positions, teacher }, arrays)
     }
 }
 
 /// Scores sequences with a role, as `Trainer::score`.
-fn score(
-    role: &Role<'_>,
-    with: Passes<'_, '_>,
+fn score<'a>(
+    role: &Role<'a>,
+    with: Passes<'_, 'a>,
     sequences: &[Sequence<'_>],
     inv_temperature: f32,
     out: &mut [f32],

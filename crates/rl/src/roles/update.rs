@@ -5,7 +5,7 @@ use super::role::Role;
 use crate::arrays::TokenArrays;
 use plimsoll_device::Device;
 use plimsoll_files::Head;
-use plimsoll_model::{Activations, Derivatives, Layers, TeacherHead};
+use plimsoll_model::{Activations, Derivatives, Layers, SeenImages, TeacherHead};
 use plimsoll_ranks::Group;
 use plimsoll_train::Partial;
 use std::ops::Range;
@@ -17,6 +17,8 @@ pub(super) struct Update<'x, 'a, 'p> {
     pub(super) role: &'x Role<'a>,
     pub(super) layers: Box<dyn Layers<'x> + 'x>,
     pub(super) acts: Activations<'p>,
+    /// The images of its prompts, if there are some.
+    pub(super) seen: Option<SeenImages<'x, 'p>>,
     /// Buffers for the gradients of this rank's micro-batches.
     pub(super) grads: RoleGradients<'p>,
     /// Places of those gradients in the flat buffer.

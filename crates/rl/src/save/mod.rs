@@ -16,7 +16,8 @@ use plimsoll_model::{FlatTensors, ParamTable, SpreadFile, SpreadTensors, Togethe
 use plimsoll_plan::{Lora, RoleName, RunShape, checkpoint_bytes};
 use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{
-    FORMAT, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
+    FORMAT, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store, TOWER,
+    TOWER_OPTIMIZER,
 };
 use plimsoll_run::lead::{Savers, Saving};
 use plimsoll_run::opening::check_space;
@@ -63,6 +64,7 @@ pub fn prepare<'a>(
         tensors: files_of(trainer, everything.is_some())
             .into_iter()
             .map(|(role, file, is_weights)| tensors(role, file, is_weights))
+            .chain(tensors_of_tower(trainer, everything.is_some()))
             .collect(),
         layout: trainer.first().layout(),
         lease: trainer.sampler.resident.lease(),
@@ -188,6 +190,14 @@ fn tensors<'a>(role: &Role<'a>, file: &'static str, is_weights: bool) -> Tensors
         _ => vec![role.saved()],
     };
     TensorsOf { file, table: role.learned().0.clone(), sets }
+}
+
+/// Returns the files of a tower that is trained: its weights and, with `everything`, its states.
+fn tensors_of_tower<'a>(trainer: &Trainer<'a>, everything: bool) -> Vec<TensorsOf<'a>> {
+    let Some(tower) = &trainer.tower else { return Vec::new() };
+    let of = |file, sets| TensorsOf { file, table: tower.table.clone(), sets };
+    let states = everything.then(|| of(TOWER_OPTIMIZER, tower.optimizer.states()));
+    std::iter::once(of(TOWER, vec![tower.saved()])).chain(states).collect()
 }
 
 /// Returns the tensors of a file, with their places on several ranks.

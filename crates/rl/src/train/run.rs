@@ -30,6 +30,9 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
+/// The name of a trained tower among a checkpoint's roles.
+const TOWER: &str = "tower";
+
 pub(super) struct LanguageRun<'r> {
     pub(super) run: &'r RunSpec,
     pub(super) session: Session,
@@ -142,7 +145,9 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
             let named = |name| state.roles.get(name).copied();
             named(role.name()).or_else(|| named(BASE).filter(|_| role == first)).unwrap_or_default()
         };
-        self.trainer.restore(checkpoint, |role| then(role).updates.unwrap_or(state.policy_version))?;
+        let of_tower = state.roles.get(TOWER).and_then(|of| of.updates).unwrap_or(state.policy_version);
+        let of_role = |role| then(role).updates.unwrap_or(state.policy_version);
+        self.trainer.restore(checkpoint, of_role, of_tower)?;
         for role in RoleName::all() {
             let now = self.trainer.role(role).and_then(|role| role.sum_squares);
             check_same(now, then(role).frozen, role, role == first)?;
@@ -230,6 +235,10 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         };
         let roles = RoleName::all().filter_map(|name| Some((name, self.trainer.role(name)?)));
         state.roles = roles.map(|(name, role)| (name.name().into(), of(role))).collect();
+        if let Some(tower) = &self.trainer.tower {
+            let of_tower = RoleState { updates: Some(tower.optimizer.step), frozen: None };
+            state.roles.insert(TOWER.into(), of_tower);
+        }
     }
 
     fn score(&self, progress: &Progress) -> Option<f64> {

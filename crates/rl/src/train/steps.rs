@@ -14,6 +14,7 @@ use crate::supply::rollout::StepSamples;
 use plimsoll_base::Result;
 use plimsoll_infer::model_reward;
 use plimsoll_infer::responses::{KeptSample, Place, SamplesHeader};
+use plimsoll_infer::sample_images::kept_images;
 use plimsoll_plan::SAMPLES_KEPT;
 use plimsoll_run::lead::{Lead, Stepped};
 use plimsoll_run::metrics::Metrics;
@@ -75,6 +76,9 @@ impl LanguageRun<'_> {
         }
         let mut metrics = report.metrics;
         metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
+        if let Some(images) = &mut self.trainer.sampler.images {
+            metrics.insert("time/images".into(), images.take_seconds());
+        }
         let sets: Vec<&str> = self.session.data.names().collect();
         let groups = report.samples.as_ref().map_or(&[][..], StepSamples::groups);
         metrics::add_sets(&mut metrics, &sets, groups);
@@ -171,13 +175,23 @@ impl LanguageRun<'_> {
             samples,
             policy_version: of.rollout.of.policy_version,
         };
-        let rows: Vec<KeptSample> = (of.groups.start * group..of.groups.end * group)
-            .take(SAMPLES_KEPT)
+        let which =
+            of.groups.start * group..(of.groups.end * group).min(of.groups.start * group + SAMPLES_KEPT);
+        let mut images = Vec::new();
+        if let Some(album) = &self.session.text.album {
+            for of in of.rollout.groups.iter().take(which.end.div_ceil(group)).skip(of.groups.start) {
+                images.push(kept_images(&of.item, album, &mut |file, png| dir.write_thumbnail(file, png))?);
+            }
+        }
+        let first = of.groups.start;
+        let rows: Vec<KeptSample> = which
             .map(|s| {
                 let versions = of.rollout.versions.get(s).map_or(&[][..], Vec::as_slice);
                 let (of, i) = (&of.rollout.groups[s / group], s % group);
                 let place = Place { set: sets[of.item.set], index: of.position, of_group: i };
-                kept.sample(s, place, &of.item, &of.texts[i], &of.scored[i]).drawn_by(versions)
+                let images = images.get(s / group - first).cloned().unwrap_or_default();
+                let sample = kept.sample(s, place, &of.item, &of.texts[i], &of.scored[i]);
+                sample.with_images(images).drawn_by(versions)
             })
             .collect();
         dir.write_samples(n, &rows)

@@ -45,7 +45,7 @@ fn a_run_goes_on_from_a_checkpoint_with_the_bits_of_one_that_was_not_interrupted
         let again = case.world(|world| {
             world
                 .trainer
-                .restore(&path, |role| updates[usize::from(role == RoleName::Critic)])
+                .restore(&path, |role| updates[usize::from(role == RoleName::Critic)], 0)
                 .expect("it is whole");
             world.cursor = cursor;
             world.step(2).expect("finite losses");
@@ -75,9 +75,9 @@ fn damaged_tensors_are_not_read() {
         let weights = path.join("model.safetensors");
         let bytes = std::fs::read(&weights).expect("a file");
         std::fs::write(&weights, &bytes[..bytes.len() / 2]).expect("a file");
-        assert!(world.trainer.restore(&path, |_| 1).is_err());
+        assert!(world.trainer.restore(&path, |_| 1, 1).is_err());
         std::fs::remove_file(&weights).expect("a file");
-        assert!(world.trainer.restore(&path, |_| 1).is_err());
+        assert!(world.trainer.restore(&path, |_| 1, 1).is_err());
     });
 }
 

@@ -82,6 +82,7 @@ pub fn case(method: &str, sets: &[&str]) -> Case {
         rules: Default::default(),
         teacher_prompt: None,
         teacher_text: None,
+        album: None,
     };
     let limits = parse_limits("host=64GiB,disk=1TiB").expect("limits");
     let report = plan_with(&run, &facts(&run, &model), &limits).expect("sizes of machines");
@@ -100,6 +101,7 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
         hosts: Hosts::one(1),
         trainers: Hosts::one(1),
         card: None,
+        sight: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.critic().is_some().then_some(spec))
             .with(RoleName::TEACHER, run.distill().is_some().then_some(spec)),
@@ -134,7 +136,7 @@ impl Case {
         let others = PerRole::none()
             .with(RoleName::Critic, self.run.critic().is_some().then_some(&self.model))
             .with(RoleName::TEACHER, self.run.distill().is_some().then_some(&self.model));
-        let sources = Sources { model: &self.model, others };
+        let sources = Sources { others, ..Sources::one(&self.model) };
         let trainer = Trainer::new(&*dev, &mut arena, shape, sources, self.run.seed).expect("its weights");
         let vocab = self.model.spec.vocab as usize;
         let teacher = teachers::open(&self.run, 0, &self.text, vocab).expect("a model");

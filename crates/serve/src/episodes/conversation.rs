@@ -66,6 +66,7 @@ impl ResponseOwner for Session {
             match self.places(&prompt, params.choices, params.max_new_tokens, heard) {
                 Ok(places) => asks.push(Prompt {
                     token_ids: prompt,
+                    images: None,
                     sample_ids: places.iter().map(|place| place.sample_id).collect(),
                     max_new_tokens: places.iter().map(|place| place.max_new_tokens).min().unwrap_or(1),
                     gates: places.into_iter().map(|place| Arc::new(place) as Arc<dyn Gate>).collect(),

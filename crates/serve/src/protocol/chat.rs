@@ -1,12 +1,13 @@
 //! Answers `POST /v1/chat/completions`.
 
+use crate::images::numbered;
 use crate::outbox::{End, Part};
 use crate::owner::{Heard, ResponseOwner};
 use crate::protocol::fields::Fields;
 use crate::protocol::logprobs::{self, Logprobs};
 use crate::protocol::messages::Chat;
 use crate::protocol::parsed::{Delivery, Parsed, delivery, params};
-use crate::protocol::refusal::Reply;
+use crate::protocol::refusal::{Refusal, Reply};
 use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
 use plimsoll_text::calls::Calls;
@@ -20,16 +21,25 @@ pub fn read(
     state: &Arc<ServerState>,
     owner: Option<&dyn ResponseOwner>,
 ) -> Reply<Parsed<ChatForm>> {
-    let mut fields = Fields::of_body(body, state.limits.tree_bytes())?;
+    let mut fields = Fields::of_body(body, state.tree_bytes())?;
     state.check_model(fields.take::<String>("model")?.as_deref())?;
     let params = params(&mut fields, state)?;
     let delivery = delivery(&mut fields)?;
     let logprobs = logprobs::of_chat(&mut fields)?;
-    let chat = Chat::read(&mut fields, state)?;
+    let mut chat = Chat::read(&mut fields, state)?;
     fields.finish()?;
     let (prompt, heard) = match owner {
         None => (state.encode(&chat.render(state)?)?, Heard::default()),
         Some(owner) => owner.prompt(&chat, state)?,
+    };
+    let images = std::mem::take(&mut chat.images);
+    let (prompt, rows) = match &state.texts.images {
+        Some(served) => {
+            let (vocab, context) = (state.texts.vocab, state.limits.context);
+            let with_images = numbered(prompt, &images, served, (vocab, context));
+            with_images.map_err(|error| Refusal { error, param: Some("messages".into()) })?
+        }
+        None => (prompt.clone(), prompt),
     };
     let template = state.texts.template.as_deref();
     let calls = Calls::are_in(template, !chat.tools.is_empty()).then(|| {
@@ -38,15 +48,15 @@ pub fn read(
     });
     let form = ChatForm {
         head: Head::new(state, "chatcmpl-"),
-        usage: Usage { prompt_tokens: prompt.len(), drawn_tokens: 0 },
-        prompt_ids: delivery.return_ids.then(|| prompt.clone()),
+        usage: Usage { prompt_tokens: rows.len(), drawn_tokens: 0 },
+        prompt_ids: delivery.return_ids.then_some(prompt),
         delivery,
         logprobs,
         calls,
         num_calls: vec![0; params.choices],
     };
     // What has room: a chat goes on until the model ends it.
-    Ok(Parsed { prompts: vec![prompt], params, delivery, usual_tokens: usize::MAX, heard, form })
+    Ok(Parsed { prompts: vec![rows], images, params, delivery, usual_tokens: usize::MAX, heard, form })
 }
 
 pub struct ChatForm {

@@ -18,7 +18,7 @@ pub fn read(
     state: &Arc<ServerState>,
     _: Option<&dyn ResponseOwner>,
 ) -> Reply<Parsed<CompletionForm>> {
-    let mut fields = Fields::of_body(body, state.limits.tree_bytes())?;
+    let mut fields = Fields::of_body(body, state.tree_bytes())?;
     state.check_model(fields.take::<String>("model")?.as_deref())?;
     let params = params(&mut fields, state)?;
     let delivery = delivery(&mut fields)?;
@@ -27,6 +27,7 @@ pub fn read(
     let begins = fields.take::<bool>("add_special_tokens")?.unwrap_or(state.texts.begins);
     fields.finish()?;
     let prompts = prompts(prompt, state, begins, params.choices)?;
+    prompts.iter().try_for_each(|ids| state.check_placeholders(ids, "prompt"))?;
     let form = CompletionForm {
         head: Head::new(state, "cmpl-"),
         usage: Usage { prompt_tokens: prompts.iter().map(Vec::len).sum(), drawn_tokens: 0 },
@@ -37,7 +38,8 @@ pub fn read(
         offsets: vec![0; prompts.len() * params.choices],
         begun: vec![false; prompts.len() * params.choices],
     };
-    Ok(Parsed { prompts, params, delivery, usual_tokens: USUAL_TOKENS, heard: Heard::default(), form })
+    let (images, heard) = (Vec::new(), Heard::default());
+    Ok(Parsed { prompts, images, params, delivery, usual_tokens: USUAL_TOKENS, heard, form })
 }
 
 /// Reads a prompt in any of its forms, which its first characters tell: a text, several, token ids, or lists of them.

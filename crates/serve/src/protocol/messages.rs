@@ -1,5 +1,6 @@
 //! Reads the conversation of a chat: messages as clients write them become messages that chat templates read.
 
+use crate::images::{GivenImage, read_part};
 use crate::protocol::fields::Fields;
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::ServerState;
@@ -21,6 +22,8 @@ const EMPTY: [&str; 2] = ["annotations", "tool_calls"];
 /// Holds the messages, tools and template variables of a chat.
 pub struct Chat {
     pub messages: Vec<Value>,
+    /// Images, of which each has a placeholder in the messages.
+    pub images: Vec<GivenImage>,
     /// The tools that the model may call.
     pub tools: Vec<Value>,
     pub variables: Map<String, Value>,
@@ -39,11 +42,13 @@ impl Chat {
         let given: Vec<Value> = fields
             .take_exactly("messages")?
             .ok_or_else(|| Refusal::bad("messages", "messages is missing"))?;
+        let mut reading = Reading { fields, state, images: Vec::new() };
         let mut messages: Vec<Value> = given
             .into_iter()
             .enumerate()
-            .map(|(i, message)| read_message(i, message, fields))
+            .map(|(i, message)| read_message(i, message, &mut reading))
             .collect::<Reply<_>>()?;
+        let Reading { images, fields, .. } = reading;
         if let Some(system) = &state.texts.system_prompt
             && messages[0]["role"] != "system"
         {
@@ -57,7 +62,7 @@ impl Chat {
             let message = format!("{param}: the conversation itself gives it to the template");
             return Err(Refusal::unsupported(param, message));
         }
-        Ok(Chat { messages, tools, variables })
+        Ok(Chat { messages, images, tools, variables })
     }
 
     /// Returns the prompt as the model's template writes it.
@@ -91,7 +96,14 @@ impl Chat {
     }
 }
 
-fn read_message(index: usize, message: Value, fields: &mut Fields<'_>) -> Reply<Value> {
+/// What messages are read with, and the images that are found in them.
+struct Reading<'r, 'b> {
+    fields: &'r mut Fields<'b>,
+    state: &'r ServerState,
+    images: Vec<GivenImage>,
+}
+
+fn read_message(index: usize, message: Value, reading: &mut Reading<'_, '_>) -> Reply<Value> {
     let place = |field: &str| format!("messages[{index}]{field}");
     let Value::Object(mut given) = message else {
         return Err(Refusal::bad(place(""), format!("{} is no object", place(""))));
@@ -107,7 +119,7 @@ fn read_message(index: usize, message: Value, fields: &mut Fields<'_>) -> Reply<
         }
     };
     let content = match given.remove("content") {
-        Some(content) => text_of(content, &place(".content"))?,
+        Some(content) => text_of(content, &place(".content"), reading)?,
         // OpenAI's own answers have null where they call functions, refuse, or end at once.
         None if role == "assistant" => String::new(),
         None => return Err(Refusal::bad(place(".content"), format!("{} is missing", place(".content")))),
@@ -123,19 +135,24 @@ fn read_message(index: usize, message: Value, fields: &mut Fields<'_>) -> Reply<
             let param = place(&format!(".{}", shown(&name)));
             return Err(Refusal::unsupported(&param, format!("{param}: this server does not have it")));
         }
-        let value = if name == "tool_calls" { calls(value, &place(".tool_calls"), fields)? } else { value };
+        let value =
+            if name == "tool_calls" { calls(value, &place(".tool_calls"), reading.fields)? } else { value };
         message.insert(name, value);
     }
     Ok(Value::Object(message))
 }
 
-/// Returns the text of a message, whose parts are joined.
-fn text_of(content: Value, param: &str) -> Reply<String> {
-    let parts = match content {
+/// Returns the text of a message, whose parts are joined; an image is its placeholder.
+fn text_of(content: Value, param: &str, reading: &mut Reading<'_, '_>) -> Reply<String> {
+    let mut parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
         _ => return Err(Refusal::bad(param, format!("{param}: it can be a string or a list of parts"))),
     };
+    let served = reading.state.texts.images.as_ref();
+    for (index, part) in parts.iter_mut().enumerate() {
+        read_part(part, &format!("{param}[{index}]"), served, &mut reading.images)?;
+    }
     joined_parts(&parts).map_err(|BadPart { index, kind }| {
         let place = format!("{param}[{index}]");
         match kind {

@@ -1,5 +1,6 @@
 //! Reads the fields that every kind of request has: sampling, ends and delivery.
 
+use crate::images::GivenImage;
 use crate::limits::CHOICES_MAX;
 use crate::owner::Heard;
 use crate::protocol::fields::Fields;
@@ -13,6 +14,8 @@ use plimsoll_text::{STOPS_MAX, StopMatcher};
 /// Holds a request that was read: the engine's part, and the form of its answer.
 pub struct Parsed<F> {
     pub prompts: Vec<Vec<u32>>,
+    /// Images of the first prompt.
+    pub images: Vec<GivenImage>,
     pub params: SamplingParams,
     pub delivery: Delivery,
     /// Longest response if the request names none.

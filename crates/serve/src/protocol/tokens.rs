@@ -20,7 +20,7 @@ pub fn read(
     state: &Arc<ServerState>,
     _: Option<&dyn ResponseOwner>,
 ) -> Reply<Parsed<TokensForm>> {
-    let mut fields = Fields::of_body(body, state.limits.tree_bytes())?;
+    let mut fields = Fields::of_body(body, state.tree_bytes())?;
     state.check_model(fields.take::<String>("model")?.as_deref())?;
     let delivery = delivery(&mut fields)?;
     let id: Option<String> = fields.take("request_id")?;
@@ -31,6 +31,7 @@ pub fn read(
     let prompt: Vec<u32> =
         fields.take("token_ids")?.ok_or_else(|| Refusal::bad("token_ids", "token_ids is missing"))?;
     check_ids(&prompt, "token_ids", state)?;
+    state.check_placeholders(&prompt, "token_ids")?;
     let nested = fields.raw("sampling_params");
     fields.finish()?;
     let empty = serde_json::value::RawValue::from_string("{}".into()).expect("it is JSON");
@@ -47,6 +48,7 @@ pub fn read(
     };
     Ok(Parsed {
         prompts: vec![prompt],
+        images: Vec::new(),
         params,
         delivery,
         usual_tokens: USUAL_TOKENS,

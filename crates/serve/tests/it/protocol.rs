@@ -190,7 +190,11 @@ fn wrong_chats() -> Vec<Case> {
         of(messages(json!([])), BAD, "messages"),
         of(messages(json!([{ "role": "boss", "content": "a" }])), BAD, "messages[0].role"),
         of(messages(json!([{ "role": "user" }])), BAD, "messages[0].content"),
-        of(messages(json!([{ "role": "user", "content": image }])), REFUSED, "messages[0].content[1]"),
+        of(
+            messages(json!([{ "role": "user", "content": image }])),
+            "model-takes-no-images",
+            "messages[0].content[1]",
+        ),
         of(messages(json!([{ "role": "user", "content": "a", "mood": 1 }])), REFUSED, "messages[0].mood"),
         of(chat("temperature", json!("hot")), BAD, "temperature"),
         of(chat("temperature", json!(-0.5)), BAD, "temperature"),

@@ -112,7 +112,7 @@ impl Options {
         let thread = std::thread::spawn(move || {
             let mut world = self.world();
             let server = Server::start(&world.limits, self.texts(), self.settings(), listener, None)?;
-            world.live(OnFull::WorstCase, |live| server.serve(live, &asked))
+            world.live(OnFull::WorstCase, |live| server.serve(live, None, &asked))
         });
         Running { client, stop, thread: Some(thread) }
     }
@@ -179,6 +179,7 @@ impl Options {
             begins: true,
             eos: vec![EOS],
             vocab: VOCAB,
+            images: None,
         }
     }
 

@@ -3,6 +3,7 @@
 pub mod client;
 mod exact;
 mod hostile;
+mod images;
 mod openai;
 
 use serde_json::{Value, json};

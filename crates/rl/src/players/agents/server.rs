@@ -186,6 +186,7 @@ impl AgentPlay {
             begins: asked.text.rules.begins,
             eos: asked.eos.to_vec(),
             vocab,
+            images: None,
         };
         let settings = Settings {
             names: vec![self.model.clone(), "policy".to_string()],

@@ -246,6 +246,7 @@ mod tests {
             rules: Default::default(),
             teacher_prompt: None,
             teacher_text: None,
+            album: None,
         }
     }
 

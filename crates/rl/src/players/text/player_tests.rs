@@ -25,6 +25,7 @@ fn text() -> TextModel {
         rules: Default::default(),
         teacher_prompt: None,
         teacher_text: None,
+        album: None,
     }
 }
 

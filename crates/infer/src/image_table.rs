@@ -1,0 +1,362 @@
+//! The tower of a run, and the table of the vectors that it gave for the images which prompts name now.
+
+use crate::album::{Album, RowImage};
+use crate::phases::enter;
+use crate::sight::bind_tower;
+use crate::weights::Loading;
+use plimsoll_base::{Phase, Result};
+use plimsoll_device::Device;
+use plimsoll_files::OpenModel;
+use plimsoll_images::{PatchRows, Pixels, Prepared};
+use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
+use plimsoll_model::tower::{
+    PatchGrid, Tower, TowerIndex, TowerLimits, TowerParams, TowerPass, TowerRegions, VectorTable,
+    tower_backward, tower_forward,
+};
+use plimsoll_model::{ImageRegions, Mode, ParamTable, SeenImages, TextImage};
+use plimsoll_plan::{DECODERS, RunShape};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Instant;
+
+/// The region of the gradients of vectors, in the phase that trains a tower.
+const D_VECTORS: &str = "images.d_vectors";
+
+/// The vectors of images, computed where they are needed and kept while they are.
+pub struct ImageTable<'a> {
+    pub album: Arc<Album>,
+    tower: Tower<'a>,
+    vectors: VectorTable<'a>,
+    /// The images that the table has, by their first vectors.
+    held: Vec<TextImage>,
+    rows: PatchRows,
+    /// The phase in which the tower runs forward.
+    mode: Mode,
+    patches: Vec<f32>,
+    limits: TowerLimits,
+    /// Seconds in which images were decoded and seen, since they were last asked for.
+    seconds: f64,
+    /// The pixels of the images that it has, where the tower is trained.
+    pixels: Option<BTreeMap<u32, Prepared>>,
+}
+
+impl<'a> ImageTable<'a> {
+    /// Binds the tower of a plan with images, and reads its weights.
+    ///
+    /// Errors: those of reading.
+    pub fn bind(
+        dev: &dyn Device,
+        resident: Resident<'a>,
+        shape: &RunShape,
+        (model, album): (&OpenModel, Arc<Album>),
+        how: Loading,
+    ) -> Result<ImageTable<'a>> {
+        let sight = shape.sight.as_ref().expect("a plan with images");
+        let tower = bind_tower(dev, resident, shape, model, how)?;
+        let vectors = VectorTable::new(&sight.spec.tower, resident.buf("images.vectors"));
+        let (held, mode) = (Vec::new(), Mode::Rollout { truncates: shape.truncates });
+        let rows = PatchRows::new(album.processor);
+        let pixels = sight.trains.then(BTreeMap::new);
+        Ok(ImageTable {
+            album,
+            tower,
+            vectors,
+            held,
+            rows,
+            mode,
+            patches: Vec::new(),
+            limits: sight.limits(),
+            seconds: 0.0,
+            pixels,
+        })
+    }
+
+    /// Returns how many prompts it has room for, whichever they are.
+    pub fn prompts(&self) -> usize {
+        self.vectors.vectors() / self.album.sizes().vectors.max(1)
+    }
+
+    /// Holds the images of prompts, in a phase of its own where some are missing.
+    ///
+    /// Errors: those of reading and decoding images.
+    pub fn hold<'p>(
+        &mut self,
+        dev: &dyn Device,
+        overlay: &mut Overlay<'_>,
+        prompts: impl Iterator<Item = &'p [u32]>,
+    ) -> Result<()> {
+        let wanted = self.album.of_prompts(prompts);
+        if self.has(&wanted) {
+            return Ok(());
+        }
+        let phase = enter(dev, overlay, Phase::Rollout);
+        self.see(dev, &phase, &wanted)
+    }
+
+    /// Holds the images of prompts, in the phase Rollout.
+    ///
+    /// Errors: those of reading and decoding images.
+    pub fn hold_in<'p>(
+        &mut self,
+        dev: &dyn Device,
+        phase: &InPhase<'_>,
+        prompts: impl Iterator<Item = &'p [u32]>,
+    ) -> Result<()> {
+        let wanted = self.album.of_prompts(prompts);
+        if self.has(&wanted) { Ok(()) } else { self.see(dev, phase, &wanted) }
+    }
+
+    /// Returns what passes of a mode need to know, in its phase.
+    pub fn seen<'m, 'p>(&'m self, phase: &InPhase<'p>, mode: Mode) -> SeenImages<'m, 'p>
+    where
+        'a: 'p,
+    {
+        SeenImages {
+            spec: &self.album.sight,
+            regions: ImageRegions::bind(phase, mode),
+            vectors: self.vectors,
+            d_vectors: phase.get(D_VECTORS).map(|all| VectorTable::new(&self.tower.spec, all)),
+            images: &self.held,
+        }
+    }
+
+    /// Runs a pass over the smallest image there is, so that a device has what the tower's operations need.
+    ///
+    /// Errors: those of the device.
+    pub(crate) fn rehearse(&mut self, dev: &dyn Device, phase: &InPhase<'_>) -> Result<()> {
+        let side = self.tower.spec.merge * self.tower.spec.patch;
+        let rgb = vec![0; 3 * (side * side) as usize];
+        let pixels = Pixels { width: side, height: side, rgb };
+        let [height, width] = [self.tower.spec.merge; 2];
+        let grid = plimsoll_images::PatchGrid { frames: 1, height, width };
+        let tokens = grid.tokens(self.tower.spec.merge);
+        self.see_one(dev, phase, &Prepared { pixels, grid, tokens }, 0)
+    }
+
+    /// Returns the table as one image, of which each vector's number is its place.
+    pub(crate) fn whole(&self) -> [TextImage; 1] {
+        [TextImage { first: 0, rows: self.vectors.vectors() as u32, columns: 1, at: 0 }]
+    }
+
+    /// Computes the vectors of an image into the table, from vector `at` on.
+    ///
+    /// Errors: those of the device.
+    pub(crate) fn see_one(
+        &mut self,
+        dev: &dyn Device,
+        phase: &InPhase<'_>,
+        image: &Prepared,
+        at: usize,
+    ) -> Result<()> {
+        let (limits, rows, taken) = (self.limits, &self.rows, Vec::new());
+        let mut passes = Passes { limits, rows, patches: &mut self.patches, taken };
+        let regions = TowerRegions::bind(phase, self.mode);
+        let pass = passes.upload(dev, (&self.tower, regions), std::iter::once(image));
+        tower_forward(dev, &self.tower, &pass, &self.vectors, at);
+        dev.sync();
+        dev.check()
+    }
+
+    fn has(&self, wanted: &[Arc<RowImage>]) -> bool {
+        let has =
+            |image: &Arc<RowImage>| self.held.binary_search_by_key(&image.first, |held| held.first).is_ok();
+        wanted.iter().all(has)
+    }
+
+    /// Computes the vectors of images into the table, one image at a time, while others are decoded.
+    fn see(&mut self, dev: &dyn Device, phase: &InPhase<'_>, wanted: &[Arc<RowImage>]) -> Result<()> {
+        let started = Instant::now();
+        self.held.clear();
+        let (merge, mut at, mut held) = (self.tower.spec.merge, 0, Vec::with_capacity(wanted.len()));
+        for image in wanted {
+            let [rows, columns] = [image.grid.height, image.grid.width].map(|side| side / merge);
+            held.push(TextImage { first: image.first, rows, columns, at });
+            at += rows * columns;
+        }
+        let room = self.vectors.vectors();
+        assert!(at as usize <= room, "{at} vectors of a step's images, planned are {room}");
+        let regions = TowerRegions::bind(phase, self.mode);
+        let (album, mut pixels) = (self.album.clone(), self.pixels.take());
+        let mut known = pixels.as_mut().map(std::mem::take).unwrap_or_default();
+        let is_missing = |i: &usize| !known.contains_key(&wanted[*i].first);
+        let missing: Vec<usize> = (0..wanted.len()).filter(is_missing).collect();
+        let images: Vec<Arc<RowImage>> = missing.iter().map(|i| wanted[*i].clone()).collect();
+        let (tower, vectors, rows) = (&self.tower, &self.vectors, &self.rows);
+        let mut passes = Passes { limits: self.limits, rows, patches: &mut self.patches, taken: Vec::new() };
+        let mut each = |passes: &mut Passes<'_>, all: Vec<(TextImage, Prepared)>| {
+            let Some((first, _)) = all.first() else { return Ok(()) };
+            let pass = passes.upload(dev, (tower, regions), all.iter().map(|(_, image)| image));
+            tower_forward(dev, tower, &pass, vectors, first.at as usize);
+            dev.sync();
+            if let Some(pixels) = &mut pixels {
+                pixels.extend(all.into_iter().map(|(held, image)| (held.first, image)));
+            }
+            dev.check()
+        };
+        let mut next = 0;
+        let mut take = |passes: &mut Passes<'_>, up_to: usize, decoded: Option<Prepared>| {
+            let mut decoded = decoded;
+            while next < up_to {
+                let own = known.remove(&held[next].first).or_else(|| decoded.take());
+                let image = own.expect("an image that is known, or the one that was decoded");
+                let full = passes.take(held[next], image);
+                each(passes, full)?;
+                next += 1;
+            }
+            Ok(())
+        };
+        decoded(&album, &images, |i, image| take(&mut passes, missing[i] + 1, Some(image)))?;
+        take(&mut passes, wanted.len(), None)?;
+        let last = std::mem::take(&mut passes.taken);
+        each(&mut passes, last)?;
+        (self.held, self.pixels) = (held, pixels);
+        self.seconds += started.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Returns the seconds in which images were decoded and seen since the last call.
+    pub fn take_seconds(&mut self) -> f64 {
+        std::mem::take(&mut self.seconds)
+    }
+
+    /// Forgets the vectors: the tower has changed.
+    pub fn forget(&mut self) {
+        self.held.clear();
+    }
+
+    /// Returns the tower's weights.
+    pub fn weights(&self) -> Buf<'a> {
+        self.tower.params.all
+    }
+
+    /// Zeroes the gradients of vectors, in the phase that trains the tower.
+    pub fn begin_gradients(&self, dev: &dyn Device, phase: &InPhase<'_>) {
+        dev.zero(phase.buf(D_VECTORS));
+    }
+
+    /// Computes the tower's gradients from those of the vectors that the table has: of each image a pass forward, which
+    /// keeps what the pass backward needs. `grads`: the flat buffer.
+    ///
+    /// Errors: those of the device.
+    pub fn backward<'p>(
+        &mut self,
+        dev: &dyn Device,
+        (phase, mode): (&InPhase<'p>, Mode),
+        table: &ParamTable,
+        grads: Buf<'p>,
+    ) -> Result<()>
+    where
+        'a: 'p,
+    {
+        let regions = TowerRegions::bind(phase, mode);
+        let d = VectorTable::new(&self.tower.spec, phase.buf(D_VECTORS));
+        let grads = TowerParams::bind(&self.tower.spec, table, grads.dtype(), grads);
+        let pixels = self.pixels.as_ref().expect("a tower that is trained");
+        // The first pass writes all but what lies between parameters.
+        dev.zero(grads.all);
+        let mut passes =
+            Passes { limits: self.limits, rows: &self.rows, patches: &mut self.patches, taken: Vec::new() };
+        let (tower, vectors, mut is_first) = (&self.tower, &self.vectors, true);
+        let mut each = |passes: &mut Passes<'_>, all: Vec<(TextImage, Prepared)>| {
+            let Some((first, _)) = all.first() else { return Ok(()) };
+            let pass = passes.upload(dev, (tower, regions), all.iter().map(|(_, image)| image));
+            // The same vectors, where they are.
+            tower_forward(dev, tower, &pass, vectors, first.at as usize);
+            let is_added = !std::mem::replace(&mut is_first, false);
+            tower_backward(dev, tower, &grads, is_added, &pass, (&d, first.at as usize));
+            dev.sync();
+            dev.check()
+        };
+        for held in &self.held {
+            let full = passes.take(*held, pixels[&held.first].clone());
+            each(&mut passes, full)?;
+        }
+        let last = std::mem::take(&mut passes.taken);
+        each(&mut passes, last)
+    }
+}
+
+/// Puts images together into passes of a tower, in order.
+struct Passes<'t> {
+    limits: TowerLimits,
+    rows: &'t PatchRows,
+    patches: &'t mut Vec<f32>,
+    taken: Vec<(TextImage, Prepared)>,
+}
+
+impl Passes<'_> {
+    /// Takes an image. Returns the images of a pass that has no room for it; none if it has.
+    fn take(&mut self, held: TextImage, image: Prepared) -> Vec<(TextImage, Prepared)> {
+        let patches: usize = self.taken.iter().map(|(_, image)| image.grid.patches()).sum();
+        let has_room =
+            patches + image.grid.patches() <= self.limits.patches && self.taken.len() < self.limits.images;
+        let full = if has_room { Vec::new() } else { std::mem::take(&mut self.taken) };
+        self.taken.push((held, image));
+        full
+    }
+
+    /// Uploads images as a pass of a tower.
+    fn upload<'i, 'p>(
+        &mut self,
+        dev: &dyn Device,
+        (tower, regions): (&Tower<'_>, TowerRegions<'p>),
+        images: impl Iterator<Item = &'i Prepared>,
+    ) -> TowerPass<'p> {
+        let mut grids = Vec::with_capacity(self.limits.images);
+        self.patches.clear();
+        for image in images {
+            let from = self.patches.len();
+            self.patches.resize(from + image.grid.patches() * self.rows.row_len(), 0.0);
+            self.rows.write(&image.pixels, &mut self.patches[from..]);
+            grids.push(PatchGrid { rows: image.grid.height, columns: image.grid.width });
+        }
+        TowerPass::upload(dev, regions, &TowerIndex::of(&tower.spec, &grids), self.patches)
+    }
+}
+
+/// Decodes images on some threads, and calls `each` with each in order, on this one.
+fn decoded(
+    album: &Album,
+    images: &[Arc<RowImage>],
+    mut each: impl FnMut(usize, Prepared) -> Result<()>,
+) -> Result<()> {
+    let (next, (send, receive)) = (AtomicUsize::new(0), sync_channel(1));
+    std::thread::scope(|scope| {
+        let begin = |_: &usize| {
+            let (send, next) = (send.clone(), &next);
+            let work = move || {
+                while let (i, Some(image)) = next_of(images, next) {
+                    // Nothing is received after an error.
+                    if send.send((i, image.prepare(&album.processor))).is_err() {
+                        return;
+                    }
+                }
+            };
+            std::thread::Builder::new().name("images".into()).spawn_scoped(scope, work).is_ok()
+        };
+        let begun = (0..DECODERS.min(images.len())).filter(begin).count();
+        drop(send);
+        if begun == 0 {
+            let mut all = images.iter().enumerate();
+            return all.try_for_each(|(i, image)| each(i, image.prepare(&album.processor)?));
+        }
+        // Threads take images in order, so few wait for one before them.
+        let (mut waiting, mut at) = (BTreeMap::new(), 0);
+        receive.into_iter().try_for_each(|(i, image): (usize, Result<Prepared>)| {
+            waiting.insert(i, image);
+            while let Some(image) = waiting.remove(&at) {
+                each(at, image?)?;
+                at += 1;
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Returns the next image that no thread has.
+fn next_of<'i>(images: &'i [Arc<RowImage>], next: &AtomicUsize) -> (usize, Option<&'i Arc<RowImage>>) {
+    let i = next.fetch_add(1, Ordering::Relaxed);
+    (i, images.get(i))
+}

@@ -1,0 +1,79 @@
+//! The regions of images in a run: the tower, the vectors, and the index arrays of each pass.
+
+use crate::roles::PassShape;
+use crate::shape::RunShape;
+use crate::sight::SightShape;
+use plimsoll_base::{DType, PhaseSet, Result};
+use plimsoll_device::TowerPasses;
+use plimsoll_memory::Layout;
+use plimsoll_model::tower::{TowerLimits, tower_layout, tower_rope_layout};
+use plimsoll_model::{ImageLimits, Mode, PassLimits, images_layout, vectors_layout};
+use plimsoll_rollout::Engine;
+use plimsoll_train::{StateDTypes, Summing, optimizer_layout};
+
+/// Host bytes of a row of a pass for its images: its place, and which vector it is.
+const ROW_BYTES: u64 = 20;
+
+impl RunShape {
+    /// Returns the regions of images, if there are any: the tower is frozen, and its vectors are computed in the phase
+    /// that samples.
+    pub(crate) fn image_regions(&self) -> Result<Layout> {
+        let mut layout = Layout::new();
+        let Some(sight) = &self.sight else { return Ok(layout) };
+        let (weights, target, mode) =
+            (self.weights, self.target, Mode::Rollout { truncates: self.truncates });
+        let (tower, elements) = (&sight.spec.tower, [sight.table(target, weights).elements]);
+        layout.arena("tower.weights", "model", target.pool, PhaseSet::RESIDENT, &elements, weights)?;
+        layout.extend(tower_rope_layout(tower, sight.side, target.pool)?);
+        let resident = PhaseSet::RESIDENT;
+        layout.extend(vectors_layout("images.vectors", tower, target.pool, resident, sight.vectors)?);
+        layout.extend(tower_layout(tower, weights, target, mode, sight.limits())?);
+        layout.extend(self.images_of(mode, self.engine.pass())?);
+        if let Some((dtypes, mode)) = self.tower_update() {
+            let (phase, table) = (mode.phase(), sight.table(target, weights));
+            layout.extend(optimizer_layout("tower", &table, dtypes, target.pool, phase, false, 1)?);
+            layout.extend(tower_layout(tower, weights, target, mode, sight.limits())?);
+            let phases = PhaseSet::of(&[phase]);
+            layout.extend(vectors_layout("images.d_vectors", tower, target.pool, phases, sight.vectors)?);
+        }
+        Ok(layout)
+    }
+
+    /// Returns the dtypes of a trained tower's gradients and states, and the mode of its backward pass. Gradients are
+    /// f32, in the phase of the text's.
+    pub fn tower_update(&self) -> Option<(StateDTypes, Mode)> {
+        let trains = self.sight.as_ref().is_some_and(|sight| sight.trains);
+        let training = self.training.as_ref().filter(|_| trains)?;
+        let dtypes = StateDTypes { grads: DType::F32, summing: Summing::default(), ..training.dtypes };
+        Some((dtypes, Mode::Update(training.recompute)))
+    }
+
+    /// Returns the passes of a trained tower, which take scratch.
+    pub(crate) fn tower_passes(&self) -> Option<TowerPasses> {
+        let sight = self.sight.as_ref().filter(|_| self.tower_update().is_some())?;
+        let TowerLimits { patches, images } = sight.limits();
+        Some(TowerPasses { spec: sight.spec.tower, patches, images })
+    }
+
+    /// Returns the index arrays of images in a role's pass, if it may have some.
+    pub(crate) fn images_of_pass(&self, pass: PassShape) -> Result<Layout> {
+        let is_scored_whole = matches!(pass.mode, Mode::Reward(_) | Mode::Teacher(_));
+        if self.sight.is_none() || is_scored_whole {
+            return Ok(Layout::new());
+        }
+        self.images_of(pass.mode, pass.limits)
+    }
+
+    fn images_of(&self, mode: Mode, limits: PassLimits) -> Result<Layout> {
+        let sight = self.sight.as_ref().expect("a run with images");
+        let limits = ImageLimits { rows: limits.rows, image_rows: limits.rows };
+        images_layout(&sight.spec, self.target, mode, limits)
+    }
+
+    /// Returns the host bytes of images and of their places among rows; 0 without images.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        let of_packer = self.packs().map_or(0, |pass| ROW_BYTES * pass.rows as u64);
+        let of_rows = |_: &SightShape| Engine::image_bytes(&self.engine) + of_packer;
+        self.sight.as_ref().map_or(0, |sight| sight.decoding_bytes().saturating_add(of_rows(sight)))
+    }
+}
