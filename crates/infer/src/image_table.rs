@@ -165,7 +165,7 @@ impl<'a> ImageTable<'a> {
         wanted.iter().all(has)
     }
 
-    /// Computes the vectors of images into the table, one image at a time, while others are decoded.
+    /// Computes the vectors of images into the table, a pass at a time, while others are decoded.
     fn see(&mut self, dev: &dyn Device, phase: &InPhase<'_>, wanted: &[Arc<RowImage>]) -> Result<()> {
         let started = Instant::now();
         self.held.clear();

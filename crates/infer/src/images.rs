@@ -11,7 +11,7 @@ const COLUMNS: [&str; 2] = ["images", "image"];
 /// Ends of the names of images.
 const ENDS: [&str; 6] = [".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"];
 
-/// Refuses a file whose rows have images in the column that `data.images` names. No model here reads images.
+/// Refuses a file whose rows have images in the column that `data.images` names, for a model that reads none.
 ///
 /// Errors: `model-takes-no-images`; those of reading the file.
 pub fn refuse_images(path: &Path, data: &Data) -> Result<()> {
@@ -57,7 +57,7 @@ fn refuse(path: &Path, data: &Data, column: &str) -> Result<()> {
     }
     let message = format!("{}: {with_images} of {rows} rows have images (column `{column}`)", path.display());
     Err(Error::new("model-takes-no-images", message)
-        .fact("runs train on text alone: no model's tower is run")
+        .fact("the model reads text alone, or by a tower that is not built")
         .hint("count them: plimsoll plan RUN --images")
         .hint(format!("or train on the text alone: data.ignore = [\"{column}\"], without data.images")))
 }

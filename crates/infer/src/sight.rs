@@ -73,7 +73,7 @@ impl ModelProcessor {
 pub(crate) fn takes_none(model: &OpenModel) -> Error {
     Error::usage("model-takes-no-images", format!("{} takes no images", model.source))
         .fact("config.json is of a model of text, or of one whose tower is not built")
-        .hint("Qwen3-VL and Qwen3.5 with their towers take images")
+        .hint("Qwen3-VL, Qwen3.5 and Qwen2.5-VL with their towers take images")
 }
 
 /// Binds the tower of a plan with images, and reads its weights.

@@ -10,7 +10,6 @@ mod presets;
 mod sight;
 mod spec;
 mod tensors;
-mod tiny;
 
 pub use sight::{RopeAxes, SightSpec, image_places};
 pub use spec::*;

@@ -2,7 +2,6 @@
 
 use super::sight::{RopeAxes, SightSpec};
 use super::spec::{DeepLayers, Gelu, TowerMlp, TowerNorm, TowerSpec, TowerWindow};
-use super::tiny::TINY_VL;
 use crate::{Gate, LayerSet, ModelSpec};
 
 /// A tower of 24 layers, of Qwen3-VL's and Qwen3.5's smaller models.
@@ -43,6 +42,15 @@ const WINDOWED: TowerSpec = TowerSpec {
 };
 /// That of its larger models.
 const WINDOWED_WIDE: TowerSpec = TowerSpec { ffn: 3456, ..WINDOWED };
+
+/// A small model whose weights are drawn at random, for first runs and tests. Its tokens are bytes, three of texts, and
+/// those of images.
+const TINY_VL: SightSpec = SightSpec {
+    tower: TowerSpec { depth: 2, hidden: 64, heads: 4, ffn: 192, out: 64, positions: Some(8), ..SMALL },
+    axes: RopeAxes::Woven([4, 2, 2]),
+    image_token: 260,
+    around: [259, 261],
+};
 
 /// Towers and their layers with further features, from the published `config.json` files.
 const TOWERS: [(&str, TowerSpec, &[u32]); 17] = [
