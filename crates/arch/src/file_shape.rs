@@ -9,7 +9,7 @@ use crate::architecture::{Architecture, QkNorms};
 use crate::{
     Attention, AttentionSpec, DeltaSpec, DenseSpec, ExpertsSpec, Family, Ffn, GlobalHeads, LatentSpec,
     LayerList, LayerSet, LayerSpec, LayersWith, Mixer, ModelSpec, Multipliers, RopeScaling, SharedKeys,
-    Values, Window,
+    TokenRun, Values, Window,
 };
 
 /// The shape of one decoder in the words of `config.json`.
@@ -125,6 +125,7 @@ impl FileShape {
             is_wrapped: self.is_wrapped,
             named_width: self.ffn,
             inputs: self.inputs,
+            suppressed: TokenRun { first: 0, count: 0 },
         }
     }
 
@@ -284,7 +285,9 @@ impl ModelSpec {
             shared: self.shared_keys(),
             inputs: self.inputs,
         };
-        assert!(shape.spec() == *self, "layers that differ in what no file has: {self:?}");
+        // What is suppressed is said by what is around a language model.
+        let same = ModelSpec { suppressed: self.suppressed, ..shape.spec() };
+        assert!(same == *self, "layers that differ in what no file has: {self:?}");
         shape
     }
 

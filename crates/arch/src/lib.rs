@@ -26,6 +26,7 @@ mod rope_factors;
 mod site;
 mod table;
 mod tensor_row;
+mod token_run;
 mod tower;
 
 pub use adaptable::Unfit;
@@ -52,4 +53,5 @@ pub use table::{
     products,
 };
 pub use tensor_row::{KeyGroups, TensorRow, is_kept_in_f32};
+pub use token_run::TokenRun;
 pub use tower::*;

@@ -4,7 +4,7 @@
 
 use crate::architecture::Architecture;
 use crate::{
-    AttentionSpec, Cache, CacheSpec, Family, LayerList, LayerSpec, Multipliers, RopeFactors, Values,
+    AttentionSpec, Cache, CacheSpec, Family, LayerList, LayerSpec, Multipliers, RopeFactors, TokenRun, Values,
 };
 
 /// Maximum tokens that a device lists of a row of the head: with a tile they are sorted in one block of a card.
@@ -102,6 +102,8 @@ pub struct ModelSpec {
     pub is_wrapped: bool,
     /// Feed-forward width that files name: that of dense layers, or a number that no layer has.
     pub named_width: u32,
+    /// Tokens that are never sampled and have no probability: the placeholders of a model that sees.
+    pub suppressed: TokenRun,
 }
 
 impl ModelSpec {

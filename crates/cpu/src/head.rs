@@ -13,11 +13,9 @@ use super::whole_gradient::WholeRow;
 use super::{CpuDevice, Isa, Shared};
 use crate::layouts::{BLOCK_ROWS, FULL_ROWS, HeadShape, stats_per_row};
 use plimsoll_base::math;
-use plimsoll_device::{HEAD_TILE, HeadBackward, HeadOut, HeadSide, Logits, Matrix, Measure, PANEL};
+use plimsoll_device::{HEAD_TILE, HeadBackward, HeadOut, HeadSide, Logits, Matrix, Measure, NO_MASS, PANEL};
 use plimsoll_memory::Buf;
 
-/// Replaces logits beyond the vocabulary: no mass, and finite, so that 0 times it is 0.
-const PADDING: f32 = -1e30;
 /// Below this e^x counts as 0: the smallest normal f32 is e^-87.3.
 const EXP_MIN: f32 = -87.3;
 /// The `tile` argument in parts: a tile of logits for each slot, then the statistics of a wave.
@@ -202,14 +200,15 @@ pub(super) fn tile_logits<E: Operand>(
     // SAFETY: `logits` is borrowed mutably, so no other task writes it.
     unsafe { matmul::rows_product(isa, x, &w.rows(first, cols), Shared::of(logits), 0, width) };
     for row in logits[..rows * width].chunks_exact_mut(width) {
-        finish_and_pad(isa, row, cols, how);
+        finish_and_pad(isa, row, first, cols, how);
     }
     cols
 }
 
 simd_fn! {
-    /// Caps and multiplies the first `cols` elements, and pads the others.
-    pub(super) fn finish_and_pad[](s: S, row: &mut [f32], cols: usize, how: Logits) {
+    /// Caps and multiplies the first `cols` elements, those of tokens from `first` on, takes the mass of the suppressed
+    /// ones, and pads the others.
+    pub(super) fn finish_and_pad[](s: S, row: &mut [f32], first: usize, cols: usize, how: Logits) {
         for (i, part) in row.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
             let mut x = f32::load(s, part);
             if let Some(cap) = how.cap {
@@ -217,8 +216,9 @@ simd_fn! {
             }
             let x = s.mul(x, s.splat(how.factor));
             let keep = cols.saturating_sub(i * LANES).min(LANES);
-            f32::store(s, part, s.first(keep, x, s.splat(PADDING)));
+            f32::store(s, part, s.first(keep, x, s.splat(NO_MASS)));
         }
+        row[how.suppressed.within(first, cols)].fill(NO_MASS);
     }
 }
 
@@ -226,7 +226,7 @@ simd_fn! {
     /// Returns (max, sum of exp(x - max), sum of (x - max) exp(x - max)) of a padded tile of one row.
     pub(super) fn tile_stats[](s: S, logits: &[f32]) -> [f32; 3] {
         let parts = logits.as_chunks::<LANES>().0;
-        let mut max = s.splat(PADDING);
+        let mut max = s.splat(NO_MASS);
         for part in parts {
             max = s.max(f32::load(s, part), max);
         }

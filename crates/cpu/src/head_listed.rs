@@ -98,7 +98,7 @@ fn logit<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, id: usize, how
     unsafe {
         matmul::rows_product(dev.isa(), x, &w.rows(first, cols), Shared::of(&mut logits), 0, PANEL);
     }
-    finish_and_pad(dev.isa(), &mut logits, cols, how);
+    finish_and_pad(dev.isa(), &mut logits, first, cols, how);
     logits[id - first]
 }
 

@@ -193,7 +193,7 @@ fn truncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Buf<
                 matmul::rows_product(dev.isa(), x, &w.rows(start, cols), work.tile, start, stride);
                 for row in 0..rows {
                     let logits = work.tile.range(row * stride + start, cols.next_multiple_of(PANEL));
-                    head::finish_and_pad(dev.isa(), logits, cols, how);
+                    head::finish_and_pad(dev.isa(), logits, start, cols, how);
                     work.set_stats(row, tile, head::tile_stats(dev.isa(), logits));
                 }
             }

@@ -10,7 +10,7 @@ use crate::layouts::{GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows
 use plimsoll_base::DType;
 use plimsoll_device::{
     DivergenceBackward, HeadBackward, HeadOut, HeadSide, ListedBackward, Logits, Matrix, MatrixLayout,
-    Measure,
+    Measure, NO_MASS,
 };
 use plimsoll_memory::Buf;
 
@@ -153,7 +153,7 @@ impl<'a> Head<'a> {
     pub(super) fn fill_stats(&self, chunk: Chunk, pick: Pick<'_>) {
         if self.at_once {
             let product = hopper::HeadProduct::new(self.dev, chunk.of(self.x, self.w.k), self.w);
-            return product.parts(self.how.factor, chunk, pick, self.stats(chunk));
+            return product.parts(self.how, chunk, pick, self.stats(chunk));
         }
         for (first, cols) in tiles(self.w.n, TILE) {
             if !self.full {
@@ -167,7 +167,7 @@ impl<'a> Head<'a> {
         let (x, w) = (chunk.of(self.x, self.w.k), matrix_rows(self.w, first, cols));
         let logits = self.logits(chunk, first, cols);
         matmul::forward(self.dev, x, w, None, logits, false);
-        cap(self.dev, logits, self.how);
+        finish(self.dev, logits, (first, cols), self.how);
     }
 
     /// Reduces a tile's logits to the statistics of its parts.
@@ -220,11 +220,21 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Caps a product's logits, if there is a cap.
-pub(super) fn cap(dev: &CudaDevice, logits: Buf<'_>, how: Logits) {
-    let (Some(cap), n @ 1..) = (how.cap, logits.len()) else { return };
-    let launch = Launch { grid: [n.div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
-    dev.launch("head", "cap_logits", launch, &args![dev, logits, n as u64, cap]);
+/// Caps a product's logits, [rows, cols] of tokens from `first` on, if there is a cap, and takes the mass of suppressed
+/// tokens.
+pub(super) fn finish(dev: &CudaDevice, logits: Buf<'_>, (first, cols): (usize, usize), how: Logits) {
+    let n @ 1.. = logits.len() else { return };
+    let launch = |n: usize| Launch { grid: [n.div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
+    let here = how.suppressed.within(first, cols);
+    assert!(here.is_empty() || how.cap.is_none(), "capped logits suppress no tokens");
+    if let Some(cap) = how.cap {
+        dev.launch("head", "cap_logits", launch(n), &args![dev, logits, n as u64, cap]);
+    }
+    if !here.is_empty() {
+        let rows = n / cols;
+        let args = args![dev, logits, rows, cols, here.start, here.len(), NO_MASS / how.factor];
+        dev.launch("head", "suppress_logits", launch(rows * here.len()), &args);
+    }
 }
 
 /// Computes log-probability of `targets`, log-sum-exp, entropy. `x`: [R, K] e. Targets beyond the vocabulary give NaN.
@@ -278,7 +288,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
                 let here = Chunk { first: row, rows: chunk.min(rows - row) };
                 let logits = tile.slice(0, here.rows * cols);
                 matmul::forward(dev, here.of(x, w.k), part, None, logits, false);
-                cap(dev, logits, args.logits);
+                finish(dev, logits, (first, cols), args.logits);
                 gradients(dev, here, logits, first, &args, here.of(dtile, cols));
             }
         }
@@ -312,7 +322,7 @@ fn gradients(
     dlogits: Buf<'_>,
 ) {
     let cols = logits.len() / chunk.rows;
-    let Logits { factor, cap } = of.logits;
+    let Logits { factor, cap, .. } = of.logits;
     let mut args = args![dev, logits, cols, first, factor, cap.unwrap_or(0.0)].to_vec();
     args.extend(row_inputs(dev, of, chunk));
     args.push(dev.arg(dlogits));
@@ -334,7 +344,7 @@ fn put_listed(
     if rows * k == 0 {
         return;
     }
-    let (cols, Logits { factor, cap }) = (dtile.len() / rows, args.logits);
+    let (cols, Logits { factor, cap, .. }) = (dtile.len() / rows, args.logits);
     let mut list = row_inputs(dev, args, Chunk { first: 0, rows }).to_vec();
     list.extend(args![dev, of.listed.ids, of.listed.logprobs, of.slopes, rows, k, cols, first]);
     list.extend(args![dev, factor, cap.unwrap_or(0.0), dtile]);
@@ -394,7 +404,7 @@ pub(super) fn capped_logits<'a>(
 ) -> Buf<'a> {
     let to = tile.slice(0, chunk.rows * cols);
     matmul::forward(dev, chunk.of(of.x, of.w.k), matrix_rows(of.w, first, cols), None, to, false);
-    cap(dev, to, of.logits);
+    finish(dev, to, (first, cols), of.logits);
     to
 }
 

@@ -4,8 +4,9 @@ use super::boxes::tensor_map;
 use super::head::{Chunk, Pick, row_inputs};
 use super::launch::TensorMap;
 use super::{Arg, CudaDevice, Launch, count};
+use plimsoll_arch::TokenRun;
 use plimsoll_base::DType;
-use plimsoll_device::{HeadBackward, Matrix};
+use plimsoll_device::{HeadBackward, Logits, Matrix};
 use plimsoll_memory::Buf;
 
 /// Rows and columns of a block's tile, and elements of K of a step, as in `head_hopper.cu`.
@@ -25,6 +26,12 @@ pub(super) const PART: usize = BLOCK_N;
 pub(super) fn takes(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>) -> bool {
     let whole = |b: &Buf<'_>| b.dtype() == DType::Bf16 && dev.address(*b).is_multiple_of(16);
     dev.info().capability == (9, 0) && w.k.is_multiple_of(8) && [x, w.buf].iter().all(whole)
+}
+
+/// Returns the first suppressed token and the one after the last.
+fn suppressed(how: Logits) -> [Arg; 2] {
+    let TokenRun { first, count } = how.suppressed;
+    [Arg::U32(first), Arg::U32(first + count)]
 }
 
 /// The head's product of [R, K] inputs and [V, K] weights, which writes only what is made from its logits.
@@ -48,14 +55,15 @@ impl<'a> HeadProduct<'a> {
     }
 
     /// Computes the statistics of each row's parts, [R, parts], for a chunk.
-    pub(super) fn parts(&self, inv_temperature: f32, chunk: Chunk, pick: Pick<'_>, stats: Buf<'_>) {
+    pub(super) fn parts(&self, how: Logits, chunk: Chunk, pick: Pick<'_>, stats: Buf<'_>) {
         let none = Arg::Ptr(0);
         let (kernel, targets, keys, seed) = match pick {
             Pick::Targets(targets) => ("head_parts_of_targets", self.dev.arg(chunk.of(targets, 1)), none, 0),
             Pick::Largest => ("head_parts_of_largest", none, none, 0),
             Pick::Draw(keys, seed) => ("head_parts_of_draws", none, self.dev.arg(chunk.of(keys, 3)), seed),
         };
-        let own = [Arg::F32(inv_temperature), targets, keys, Arg::U64(seed), self.dev.arg(stats)];
+        let [first, end] = suppressed(how);
+        let own = [Arg::F32(how.factor), first, end, targets, keys, Arg::U64(seed), self.dev.arg(stats)];
         self.launch(kernel, self.vocab, &own);
     }
 
@@ -64,6 +72,7 @@ impl<'a> HeadProduct<'a> {
         assert_eq!((to.len(), to.dtype()), (self.rows * cols, DType::Bf16), "[{}, {cols}]", self.rows);
         assert!(cols.is_multiple_of(8) && self.dev.address(to).is_multiple_of(16), "rows of {cols} columns");
         let mut own = vec![count(first), Arg::F32(args.logits.factor)];
+        own.extend(suppressed(args.logits));
         own.extend(row_inputs(self.dev, args, Chunk { first: 0, rows: self.rows }));
         own.push(self.dev.arg(to));
         self.launch("head_gradients", cols, &own);

@@ -1,7 +1,7 @@
 //! Arguments of operations. Legend as in the crate's documentation.
 
 use crate::{Axes, Codes, Kv, LISTED_MAX, Matrix};
-use plimsoll_arch::QkNorms;
+use plimsoll_arch::{QkNorms, TokenRun};
 use plimsoll_memory::Buf;
 
 /// Positions and cache slots of the rows of a forward pass, as index arrays in the arena.
@@ -283,19 +283,25 @@ pub struct SinkBackward<'a> {
     pub add: bool,
 }
 
-/// Soft cap and factor on logits before their log-softmax.
+/// Soft cap and factor on logits before their log-softmax, and the tokens that it leaves out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Logits {
     /// Factor on logits, after the cap.
     pub factor: f32,
     /// c: soft cap; a logit x becomes c tanh(x / c).
     pub cap: Option<f32>,
+    /// Tokens without probability: their logits count as `NO_MASS`, whatever they are, and have no gradient. Logits
+    /// with a cap suppress none.
+    pub suppressed: TokenRun,
 }
+
+/// The logit of a token without probability: no mass, and finite, so that 0 times it is 0.
+pub const NO_MASS: f32 = -1e30;
 
 impl Logits {
     /// Returns a factor without a cap.
     pub const fn times(factor: f32) -> Logits {
-        Logits { factor, cap: None }
+        Logits { factor, cap: None, suppressed: TokenRun { first: 0, count: 0 } }
     }
 
     /// Multiplies the factor by another.

@@ -37,8 +37,8 @@ mod work;
 pub use args::{
     ADAPTER_BLOCKS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapted, Adapter,
     AdapterBlock, AttentionBackward, Batch, GateHeadsBackward, HeadOut, Heads, ListedBackward, ListedTokens,
-    Logits, Norm, NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling, Scores,
-    SinkBackward, Slots,
+    Logits, NO_MASS, Norm, NormGrads, QkNorm, QkNormBackward, RopeBackward, Rotation, Sample, Sampling,
+    Scores, SinkBackward, Slots,
 };
 pub use backend::{Aside, Backend, Checked, HostBytes, Network, Pipeline, Trade, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_elements};

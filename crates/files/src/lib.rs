@@ -35,6 +35,7 @@ mod storage;
 mod stream;
 mod tensor_file;
 mod tensors;
+mod whole;
 mod wrapped;
 mod writer;
 
@@ -57,7 +58,7 @@ pub use hub_fetch::{HubFile, hub_file};
 #[cfg(feature = "hub")]
 pub use hub_push::{Push, PushContent, PushFile, PushTarget, Pushed, push, push_endpoint};
 pub use no_link::{append_to, create_part};
-pub use open::{OpenModel, TokenizerFiles, adapter_ends, not_gguf};
+pub use open::{OpenModel, TRAINED_TOWER, TokenizerFiles, adapter_ends, not_gguf};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};
 pub use shared::SharedWriter;
@@ -66,6 +67,10 @@ pub use source::{ADAPTER_CONFIG, Local, Source, resolve};
 pub use stream::{stored, write_error};
 pub use tensor_file::TensorFile;
 pub use tensors::{RowOrder, SCORE, TensorInfo, ValueHeads};
+pub use whole::{
+    PREPROCESSOR, PROCESSOR_FILES, WHOLE_INDEX, WHOLE_TEXT, WHOLE_TOWER, is_written_whole, whole_config_json,
+    whole_index, whole_name,
+};
 pub use writer::{
     ArrayDecl, ArrayElement, SafetensorsWriter, TensorDecl, digest, fsync_dir, record_of, write_atomic,
     write_new, write_new_lines, write_private,

@@ -5,11 +5,12 @@ use crate::adapter::{self, Adapter};
 use crate::config::{Head, TokenIds, is_in_mxfp4, model_from_config, spec_from_config, token_ids};
 use crate::gguf::header::Gguf;
 use crate::gguf::model::{self, GgufTokenizer};
+use crate::sight::sight_from_config;
 use crate::source::{ADAPTER_CONFIG, Local, is_repo, of_run, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
 use crate::{builtin, joined_experts, mxfp4, safetensors_dir, wrapped};
-use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization, SightSpec};
+use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization, SightSpec, TokenRun};
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -306,6 +307,9 @@ pub fn not_gguf(wants: &str, model: &OpenModel) -> Error {
     Error::usage("model-not-gguf", format!("{wants} needs a GGUF file, and {} {found}", model.source))
 }
 
+/// The file of a tower that was trained with an adapter of its text, next to that.
+pub const TRAINED_TOWER: &str = "tower.safetensors";
+
 /// The common parts of all kinds of sources.
 struct Parts {
     spec: ModelSpec,
@@ -353,13 +357,20 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let tensors = if spec.is_wrapped { wrapped::text_tensors(tensors)? } else { tensors };
     let tensors = mxfp4::joined(tensors, is_in_mxfp4(&config), dir)?;
     let tensors = joined_experts::apart(tensors, &spec);
-    let spec = with_experts_of_file(spec, &tensors);
+    let mut spec = with_experts_of_file(spec, &tensors);
+    spec.suppressed = seeing.as_ref().and_then(|config| placeholders(config, &spec)).unwrap_or_default();
     let tokenizer = tokenizer_of(dir)?;
     let ids = token_ids(&config, generation.as_ref());
     let path = Some(dir.to_path_buf());
     let parts = Parts { spec, head, files, tensors, tokenizer, ids, path, encodings: None };
     let tower_tensors = of_tower.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
     Ok(OpenModel { seeing, tower_tensors, ..OpenModel::assemble(source, parts) })
+}
+
+/// Returns the placeholders of a model whose tower is read, with images or without: none else, and of files whose tower
+/// is refused.
+fn placeholders(config: &Value, text: &ModelSpec) -> Option<TokenRun> {
+    sight_from_config(config, text, "config.json").ok().flatten().map(|sight| sight.placeholders)
 }
 
 /// Returns the shape with experts in the form that the file has: the tensors of each apart, or those of all in one.
@@ -449,6 +460,7 @@ fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
             "name the model that it was trained on in base_model_name_or_path of its adapter_config.json",
         ));
     }
+    let model = with_tower_of(folder, model)?;
     let eos_token_ids = adapter_ends(folder, &model.eos_token_ids)?;
     let own = tokenizer_of(folder)?;
     let tokenizer = if own.tokenizer_json.is_some() { own } else { model.tokenizer };
@@ -462,6 +474,22 @@ fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
         eos_token_ids,
         ..model
     })
+}
+
+/// Returns a model with the tower that was trained with the adapter in a folder, if there is one.
+///
+/// Errors: those of reading.
+fn with_tower_of(folder: &Path, mut model: OpenModel) -> Result<OpenModel> {
+    let path = folder.join(TRAINED_TOWER);
+    if model.seeing.is_none() || path.symlink_metadata().is_err() {
+        return Ok(model);
+    }
+    let storage = Storage::open(&path)?;
+    let tensors = safetensors_dir::read_header(&storage, model.files.len())?;
+    model.files.push(storage);
+    let own = wrapped::tower_tensors(&tensors)?;
+    model.tower_tensors.extend(own.into_iter().map(|tensor| (tensor.name.clone(), tensor)));
+    Ok(model)
 }
 
 /// Returns the tokens that end responses of the adapter in a folder, or of that run: those that it learnt to end with
@@ -529,11 +557,12 @@ fn builtin_tokenizer(builtin: &builtin::Builtin) -> Result<TokenizerFiles> {
 }
 
 fn open_random(source: &str, preset: &str) -> Result<OpenModel> {
-    let spec = ModelSpec::preset(preset).expect("Source::parse knows the presets");
+    let mut spec = ModelSpec::preset(preset).expect("Source::parse knows the presets");
     // The byte tokenizer has tokens of images of its own.
     let [start, image_token, end] = [259, 260, 261];
-    let sight =
-        SightSpec::preset(preset).map(|sight| SightSpec { image_token, around: [start, end], ..sight });
+    let sight = SightSpec::preset(preset)
+        .map(|sight| sight.with_tokens([start, image_token, end], TokenRun::one(image_token)));
+    spec.suppressed = sight.map(|sight| sight.placeholders).unwrap_or_default();
     // 256 bytes, then bos, eos and pad; a preset with a smaller vocabulary has nano's characters, and a name like it.
     let of_nano = preset.split('-').next().unwrap_or(preset);
     let (tokenizer, ids) = match builtin::find(of_nano) {

@@ -4,8 +4,8 @@ use crate::config::{Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX
 use crate::open::OpenModel;
 use crate::wrapped;
 use plimsoll_arch::{
-    DeepLayers, Gate, Gelu, ModelSpec, PIXEL_CHANNELS, RopeAxes, SightSpec, TowerMlp, TowerNorm, TowerSpec,
-    TowerWindow, tower_tensors,
+    DeepLayers, Gate, Gelu, ModelSpec, PIXEL_CHANNELS, RopeAxes, SightSpec, TokenRun, TowerMlp, TowerNorm,
+    TowerSpec, TowerWindow, tower_tensors,
 };
 use plimsoll_base::{Error, Result};
 use serde_json::{Value, json};
@@ -133,11 +133,19 @@ pub fn sight_from_config(config: &Value, text: &ModelSpec, file: &str) -> Result
         Kind::Qwen25 => (tower_of_windows(&vision)?, RopeAxes::Runs(pairs)),
     };
     check(&vision, &tower, text)?;
+    let image_token = token("image_token_id", image)?;
+    // In published files they are next to each other.
+    let films = token("video_token_id", image + 1)?;
+    let placeholders = match films.abs_diff(image_token) {
+        1 => TokenRun { first: films.min(image_token), count: 2 },
+        _ => TokenRun::one(image_token),
+    };
     Ok(Some(SightSpec {
         tower,
         axes,
-        image_token: token("image_token_id", image)?,
+        image_token,
         around: [token("vision_start_token_id", before)?, token("vision_end_token_id", after)?],
+        placeholders,
     }))
 }
 

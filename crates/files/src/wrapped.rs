@@ -13,7 +13,7 @@ fn text_families(model_type: &str) -> Vec<Family> {
 }
 
 /// Returns the `model_type` of a family's language models in such a model.
-fn inner_name(family: Family) -> &'static str {
+pub(crate) fn inner_name(family: Family) -> &'static str {
     family.architecture().wrapped_name.unwrap_or(family.name())
 }
 

@@ -22,6 +22,13 @@ pub struct TensorDecl {
     pub shape: Vec<u64>,
 }
 
+impl TensorDecl {
+    /// Returns the bytes of its elements.
+    pub fn bytes(&self) -> u64 {
+        self.shape.iter().product::<u64>() * self.dtype.bytes()
+    }
+}
+
 /// Element types of arrays that are not weights, under the format's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The names say it.

@@ -123,6 +123,29 @@ impl Processor {
         Processor { pixels_min, pixels_max, ..self }.checked(from)
     }
 
+    /// Returns the `preprocessor_config.json` that says these numbers; of a file that says more, `file`, the rest too.
+    pub fn to_json(&self, file: Option<&Value>) -> Value {
+        let Processor { patch, merge, frames, pixels_min, pixels_max, scale, mean, std } = self;
+        let mut to = file.filter(|file| file.is_object()).cloned().unwrap_or_else(|| {
+            serde_json::json!({
+                "image_processor_type": "Qwen2VLImageProcessorFast",
+                "do_convert_rgb": true, "do_resize": true, "do_rescale": true, "do_normalize": true, "resample": 3,
+            })
+        });
+        let map = to.as_object_mut().expect("a file is an object, or is made one");
+        // The older names of areas come first where both are.
+        for name in ["min_pixels", "max_pixels", "image_processor"] {
+            map.remove(name);
+        }
+        let own = serde_json::json!({
+            "patch_size": patch, "merge_size": merge, "temporal_patch_size": frames,
+            "size": { "shortest_edge": pixels_min, "longest_edge": pixels_max },
+            "rescale_factor": scale, "image_mean": mean, "image_std": std,
+        });
+        map.extend(own.as_object().cloned().unwrap_or_default());
+        to
+    }
+
     /// Returns the number of pixels of which each side is a multiple.
     pub fn factor(&self) -> u32 {
         self.patch * self.merge

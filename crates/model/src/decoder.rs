@@ -99,10 +99,10 @@ impl<'a> Decoder<'a> {
         (factor != 1.0).then_some(factor)
     }
 
-    /// Returns the soft cap and the factor of logits, excluding temperature.
+    /// Returns the soft cap and the factor of logits, excluding temperature, and the tokens that it suppresses.
     pub(crate) fn logits(&self) -> Logits {
         let Multipliers { logits, logit_cap, .. } = self.spec.multipliers;
-        Logits { factor: 1.0 / logits, cap: logit_cap }
+        Logits { factor: 1.0 / logits, cap: logit_cap, suppressed: self.spec.suppressed }
     }
 
     /// Returns how a layer's heads are rotated in a pass.

@@ -20,9 +20,12 @@ pub fn checkpoint_bytes(shape: &RunShape, training: &Training) -> Bytes {
         let weights = if role.lora.is_some() { DType::F32 } else { shape.weights };
         saved_bytes(&table, &[weights]) + saved_bytes(&table, &dtypes.stored())
     };
-    let of_tower = shape.tower_update().zip(shape.sight.as_ref()).map_or(0, |((dtypes, _), sight)| {
+    let of_tower = shape.sight.as_ref().map_or(0, |sight| {
         let table = sight.table(shape.target, shape.weights);
-        saved_bytes(&table, &[shape.weights]) + saved_bytes(&table, &dtypes.stored())
+        let update = shape.tower_update();
+        let is_saved = update.is_some() || shape.saves_whole();
+        let weights = if is_saved { saved_bytes(&table, &[shape.weights]) } else { 0 };
+        weights + update.map_or(0, |(dtypes, _)| saved_bytes(&table, &dtypes.stored()))
     });
     // A waiting token is its id and the bits of its log-probability, shorter than its line in the samples.
     let waiting = (training.sequences * (training.policy_lag + training.ahead) + training.carried) as u64;

@@ -10,7 +10,7 @@ use crate::tables::{self, Key, Which};
 use crate::teacher::TeacherShape;
 use plimsoll_arch::{ModelSpec, Quantization};
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
-use plimsoll_files::Head;
+use plimsoll_files::{Head, is_written_whole};
 use plimsoll_memory::Layout;
 use plimsoll_model::{
     Coding, Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, rope, streamed_layout,
@@ -126,6 +126,8 @@ pub struct RoleShape {
     pub score: Option<PassShape>,
     /// Updates; a role without them is frozen.
     pub update: Option<UpdateShape>,
+    /// True if its files are those of the whole model of text and images, whose text it is.
+    pub is_whole: bool,
 }
 
 impl RoleShape {
@@ -352,6 +354,7 @@ impl RunShape {
             quantize: self.coding(RoleName::Actor, self.lora.and_then(|lora| lora.quantize)),
             score: None,
             update: None,
+            is_whole: false,
         };
         let mut roles = match &self.training {
             Some(training) => self.training_roles(training, first),
@@ -360,7 +363,18 @@ impl RunShape {
         let weights_are = self.training.as_ref().map_or(WeightsAre::Resident, Training::weights_are);
         let first = RoleShape { weights_are, ..first };
         roles.extend(self.scoring.iter().flat_map(|scoring| self.scoring_roles(scoring, first)));
+        roles[0].is_whole = self.saves_whole();
+        // What one leaves out none may give: a divergence between the two would be infinite.
+        roles.iter_mut().for_each(|role| role.spec.suppressed = self.spec.suppressed);
         roles
+    }
+
+    /// Returns whether a checkpoint is the folder of a whole model of text and images.
+    pub fn saves_whole(&self) -> bool {
+        self.sight.is_some()
+            && self.lora.is_none()
+            && self.head == Head::Vocabulary
+            && is_written_whole(self.spec.family)
     }
 
     /// Returns the roles that a method trains or compares with.

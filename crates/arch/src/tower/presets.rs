@@ -2,7 +2,7 @@
 
 use super::sight::{RopeAxes, SightSpec};
 use super::spec::{DeepLayers, Gelu, TowerMlp, TowerNorm, TowerSpec, TowerWindow};
-use crate::{Gate, LayerSet, ModelSpec};
+use crate::{Gate, LayerSet, ModelSpec, TokenRun};
 
 /// A tower of 24 layers, of Qwen3-VL's and Qwen3.5's smaller models.
 const SMALL: TowerSpec = TowerSpec {
@@ -50,6 +50,7 @@ const TINY_VL: SightSpec = SightSpec {
     axes: RopeAxes::Woven([4, 2, 2]),
     image_token: 260,
     around: [259, 261],
+    placeholders: TokenRun::one(260),
 };
 
 /// Towers and their layers with further features, from the published `config.json` files.
@@ -88,7 +89,9 @@ impl SightSpec {
         } else {
             (RopeAxes::Woven([11, 11, 10]), 248_056, [248_053, 248_054])
         };
-        Some(SightSpec { tower, axes, image_token, around })
+        // The token of videos follows.
+        let placeholders = TokenRun { first: image_token, count: 2 };
+        Some(SightSpec { tower, axes, image_token, around, placeholders })
     }
 }
 

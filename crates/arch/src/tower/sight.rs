@@ -1,6 +1,7 @@
 //! How a language model takes images: the tower that makes its vectors, and where they are among its tokens.
 
 use super::spec::TowerSpec;
+use crate::TokenRun;
 
 /// How the pairs of a rotated head take the three numbers of a row's place: time, height and width.
 ///
@@ -45,6 +46,15 @@ pub struct SightSpec {
     pub image_token: u32,
     /// The tokens before the first vector of an image and after its last.
     pub around: [u32; 2],
+    /// Tokens that stand for vectors, of images and of what else a model sees: no policy samples them.
+    pub placeholders: TokenRun,
+}
+
+impl SightSpec {
+    /// Returns it with other tokens: before an image, for one of its vectors, and after it.
+    pub fn with_tokens(self, [start, image_token, end]: [u32; 3], placeholders: TokenRun) -> SightSpec {
+        SightSpec { image_token, around: [start, end], placeholders, ..self }
+    }
 }
 
 /// Returns the places of an image's vectors in a text, each time, height and width, row by row; and the place of the

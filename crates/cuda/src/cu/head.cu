@@ -48,6 +48,13 @@ extern "C" __global__ void __launch_bounds__(256) cap_logits(float* x, u64 n, fl
     if (i < n) x[i] = capped(x[i], cap);
 }
 
+/// Gives columns `at..at + count` of all rows of [rows, cols] a value.
+extern "C" __global__ void __launch_bounds__(256) suppress_logits(float* x, u32 rows, u32 cols, u32 at, u32 count, float to) {
+    begin();
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows * count) x[(u64)(i / count) * cols + at + i % count] = to;
+}
+
 /// Sums of a block's parts, one a warp.
 struct PartSums {
     float max[PART_THREADS / WARP], sum[PART_THREADS / WARP], weighted[PART_THREADS / WARP];

@@ -68,6 +68,25 @@ __device__ __forceinline__ void put_row(const u32 (&packed)[32], bf16* to, bool 
     }
 }
 
+/// The logit of a token without probability, after its factor.
+#define NO_MASS -1e30f
+/// Element `i` of a thread's 64 of a row, and its column in the tile.
+#define OF_ROW(sums, i) (sums)[(i) / 2 * 4 + 2 * HALF + (i) % 2]
+#define COLUMN_OF(i) ((i) / 2 * 8 + threadIdx.x % 4 * 2 + (i) % 2)
+
+/// Tokens `first..end`, which have no probability.
+struct Suppressed {
+    u32 first, end;
+
+    /// Gives their logits in a tile that begins at token `column` a value: few tiles have any.
+    template <int HALF> __device__ __forceinline__ void apply(float (&sums)[128], u32 column, float to) const {
+        if (end <= column || first >= column + BLOCK_N) return;
+#pragma unroll
+        for (u32 i = 0; i < 64; i++)
+            if (column + COLUMN_OF(i) - first < end - first) OF_ROW(sums, i) = to;
+    }
+};
+
 /// The work of a block of the kernel.
 struct Work {
     u32 rows, cols, steps; // of K
@@ -168,10 +187,6 @@ __device__ __forceinline__ float four_sum(float x) {
 /// e^x for x of 0 at most.
 __device__ __forceinline__ float mass_of(float x) { return exp2_fast(x * 1.44269504f); }
 
-/// Element `i` of a thread's 64 of a row, and its column in the tile.
-#define OF_ROW(sums, i) (sums)[(i) / 2 * 4 + 2 * HALF + (i) % 2]
-#define COLUMN_OF(i) ((i) / 2 * 8 + threadIdx.x % 4 * 2 + (i) % 2)
-
 enum Pick { TARGET, LARGEST, DRAW };
 
 /// The statistics of a part; sums become scaled logits. `target`: in the tile or beyond; `uniform()`: the row's number.
@@ -251,11 +266,13 @@ __device__ __forceinline__ PartStats part_stats(float (&sums)[128], float inv_t,
 struct Parts {
     u32 rows, vocab, parts;
     float inv_t;
+    Suppressed suppressed;
     const u32 *targets, *keys;
     u64 seed;
     PartStats* stats; // [rows, parts]
 
     template <int HALF, Pick PICK> __device__ __forceinline__ void row(float (&sums)[128], u32 row, u32 tile) const {
+        suppressed.apply<HALF>(sums, tile * BLOCK_N, NO_MASS / inv_t);
         const u32 first = tile * BLOCK_N, target = PICK == TARGET && row < rows ? targets[row] - first : BLOCK_N;
         auto uniform = [&] {
             const uint4 numbers = row < rows ? row_numbers(keys, row, seed) : make_uint4(0, 0, 0, 0);
@@ -273,11 +290,12 @@ struct Parts {
 #define HEAD_PARTS(NAME, PICK)                                                                                           \
     extern "C" __global__ void __launch_bounds__(384, 1)                                                                 \
         head_parts_of_##NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,           \
-                             u32 num_rows, u32 vocab, u32 steps, float inv_t, const u32* targets, const u32* keys,       \
-                             u64 seed, PartStats* stats) {                                                               \
+                             u32 num_rows, u32 vocab, u32 steps, float inv_t, u32 suppressed, u32 suppressed_end,        \
+                             const u32* targets, const u32* keys, u64 seed, PartStats* stats) {                          \
         begin();                                                                                                         \
         ON_HOPPER(const Work work = {num_rows, vocab, steps}; const Parts parts = {                                      \
-                      num_rows, vocab, (vocab + BLOCK_N - 1) / BLOCK_N, inv_t, targets, keys, seed, stats};              \
+                      num_rows, vocab, (vocab + BLOCK_N - 1) / BLOCK_N, inv_t, {suppressed, suppressed_end},             \
+                      targets, keys, seed, stats};                                                                       \
                   run(work, &x_map, &w_map, 0, [&](float(&sums)[128], u32 row, u32 tile) {                               \
                       parts.row<0, PICK>(sums, row, tile);                                                               \
                       parts.row<1, PICK>(sums, row + 8, tile);                                                           \
@@ -292,16 +310,20 @@ HEAD_PARTS(draws, DRAW)
 /// d: [rows, cols] bf16, gradients by logits of columns `first..first + cols`; cols % 8 == 0. The rest as above.
 extern "C" __global__ void __launch_bounds__(384, 1)
     head_gradients(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, u32 num_rows, u32 cols,
-                   u32 steps, u32 first, float inv_t, const u32* targets, const float* lse, const float* entropy,
-                   const float* dlogprobs, const float* dentropy, const float* rest, const float* d_listed, bf16* d) {
+                   u32 steps, u32 first, float inv_t, u32 suppressed, u32 suppressed_end, const u32* targets, const float* lse,
+                   const float* entropy, const float* dlogprobs, const float* dentropy, const float* rest,
+                   const float* d_listed, bf16* d) {
     begin();
     ON_HOPPER(
         const Work work = {num_rows, cols, steps};
         const GradientRows rows = {targets, lse, entropy, dlogprobs, dentropy, rest, d_listed};
+        const Suppressed none = {suppressed, suppressed_end};
         run(work, &x_map, &w_map, first, [&](float(&sums)[128], u32 row, u32 tile) {
             const u32 column = tile * BLOCK_N;
             bf16* to = d + (u64)row * cols + column;
             u32 packed[32];
+            none.apply<0>(sums, first + column, NO_MASS / inv_t);
+            none.apply<1>(sums, first + column, NO_MASS / inv_t);
             row_gradients<0>(packed, sums, rows, row, num_rows, first + column, inv_t);
             put_row(packed, to, row < num_rows, cols - column);
             row_gradients<1>(packed, sums, rows, row + 8, num_rows, first + column, inv_t);

@@ -84,11 +84,13 @@ top_of_tile(const float* __restrict__ tile, u32 cols, u32 first, float inv_t, u3
 
 /// Warps of a block of `logprobs_of`.
 #define LISTED_WARPS 8
+/// The logit of a token without probability, after its factor.
+#define NO_MASS -1e30f
 
 /// Log-probabilities of ids [rows, k], a warp each. x: [rows, h]; w: [vocab, h].
 template <class T>
 __device__ __forceinline__ void logprobs_of(const T* __restrict__ x, const T* __restrict__ w, u32 h, u32 vocab, float inv_t,
-                                            float cap, u32 k, const float* __restrict__ lse, const u32* __restrict__ ids,
+                                            float cap, u32 suppressed, u32 count, u32 k, const float* __restrict__ lse, const u32* __restrict__ ids,
                                             float* logprobs) {
     u32 row = blockIdx.y, j = blockIdx.x * LISTED_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (j >= k) return;
@@ -104,7 +106,7 @@ __device__ __forceinline__ void logprobs_of(const T* __restrict__ x, const T* __
     for (u32 i = lane; i < h; i += WARP) sum = fma(to_f32(a[i]), to_f32(b[i]), sum);
     sum = warp_sum(sum);
     if (lane == 0) {
-        float logit = (cap > 0.0f ? capped(sum, cap) : sum) * inv_t;
+        float logit = id - suppressed < count ? NO_MASS : (cap > 0.0f ? capped(sum, cap) : sum) * inv_t;
         logprobs[at] = (float)((double)logit - (double)lse[row]);
     }
 }
@@ -131,9 +133,9 @@ __device__ __forceinline__ void put_listed(GradientRows rows, const u32* __restr
 #define LISTED(T, type)                                                                                               \
     extern "C" __global__ void __launch_bounds__(LISTED_WARPS * WARP)                                                 \
     logprobs_of_##type(const T* __restrict__ x, const T* __restrict__ w, u32 h, u32 vocab, float inv_t, float cap,    \
-                       u32 k, const float* __restrict__ lse, const u32* __restrict__ ids, float* logprobs) {          \
+                       u32 suppressed, u32 count, u32 k, const float* __restrict__ lse, const u32* __restrict__ ids, float* logprobs) {          \
         begin();                                                                                                      \
-        logprobs_of(x, w, h, vocab, inv_t, cap, k, lse, ids, logprobs);                                               \
+        logprobs_of(x, w, h, vocab, inv_t, cap, suppressed, count, k, lse, ids, logprobs);                                               \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
     put_listed_##type(const u32* __restrict__ targets, const float* __restrict__ lse,                                 \

@@ -1,7 +1,11 @@
 //! Towers over images in models of text and images: sizes, names, and what is refused.
 
-use plimsoll_arch::{Family, Gate, Gelu, ModelSpec, RopeAxes, TowerMlp, TowerNorm, tower_tensors};
-use plimsoll_files::{OpenModel, check_against, sight_from_config, spec_from_config};
+use plimsoll_arch::{Family, Gate, Gelu, ModelSpec, RopeAxes, TokenRun, TowerMlp, TowerNorm, tower_tensors};
+use plimsoll_base::DType;
+use plimsoll_files::{
+    OpenModel, check_against, is_written_whole, sight_from_config, spec_from_config, whole_config_json,
+    whole_name,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -63,7 +67,8 @@ fn towers_with_windows_are_read_from_files_of_both_ages() {
         ("rope_theta".into(), json!(1e6)),
     ]);
     flat["vision_config"]["in_chans"] = json!(3);
-    assert_eq!(spec_from_config(&flat, "config.json").unwrap(), text);
+    let suppressed = sight.placeholders;
+    assert_eq!(ModelSpec { suppressed, ..spec_from_config(&flat, "config.json").unwrap() }, text);
     assert_eq!(sight_from_config(&flat, &text, "config.json").unwrap(), Some(sight));
     for (key, value, slug) in [
         ("window_size", json!(7), "model-config-invalid"),
@@ -198,4 +203,40 @@ fn experts_in_one_tensor_are_read_apart_whichever_way_they_are_turned() {
             assert!(a == b && a.iter().any(|x| *x != 0.0), "{name} {rows:?}");
         }
     }
+}
+
+#[test]
+fn what_is_written_of_a_whole_model_is_read_again() {
+    for preset in ["tiny-vl", "qwen2.5-vl-3b", "qwen3-vl-4b", "qwen3.5-0.8b", "qwen3.5-35b-a3b"] {
+        let model = OpenModel::open(&format!("random:{preset}"), None, false).unwrap();
+        let (spec, sight) = (model.spec, model.sight().unwrap().unwrap());
+        let whole = whole_config_json(&model, &spec, &sight, DType::Bf16, &model.token_ids()).unwrap();
+        let read = ModelSpec { suppressed: sight.placeholders, ..spec_from_config(&whole, preset).unwrap() };
+        assert_eq!(read, ModelSpec { is_wrapped: true, ..spec }, "{preset}");
+        assert_eq!(sight_from_config(&whole, &spec, preset).unwrap(), Some(sight), "{preset}");
+    }
+    // That of files stays as it is, but for the dtype.
+    for (name, dtype) in [("qwen3_vl", "bfloat16"), ("qwen2_5_vl", "bfloat16")] {
+        let model = OpenModel::open(golden(name).to_str().unwrap(), None, false).unwrap();
+        let sight = model.sight().unwrap().unwrap();
+        let mut whole =
+            whole_config_json(&model, &model.spec, &sight, DType::Bf16, &model.token_ids()).unwrap();
+        let published = config(name);
+        for key in ["dtype", "torch_dtype"] {
+            if let Some(own) = published.get(key) {
+                assert_eq!(whole[key], dtype, "{name}");
+                whole[key] = own.clone();
+            }
+        }
+        for part in ["text_config", "vision_config"] {
+            whole[part] = published[part].clone();
+        }
+        assert_eq!(whole, published, "{name}");
+        assert_eq!(sight.placeholders, TokenRun { first: 57, count: 2 });
+    }
+    let of_experts = OpenModel::open(golden("qwen3_vl_moe").to_str().unwrap(), None, false).unwrap();
+    assert!(!is_written_whole(of_experts.spec.family));
+    let names = ["model.norm.weight", "lm_head.weight", "model.visual.pos_embed.weight"];
+    let whole = ["model.language_model.norm.weight", names[1], names[2]];
+    assert_eq!(names.map(whole_name), whole);
 }

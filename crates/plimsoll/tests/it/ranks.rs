@@ -60,6 +60,9 @@ pub fn left(folder: &Run, dir: &str) -> Vec<String> {
     let path = folder.path(dir);
     let mut files = vec![
         "checkpoints/latest/model.safetensors",
+        "checkpoints/latest/model-00001-of-00002.safetensors",
+        "checkpoints/latest/model-00002-of-00002.safetensors",
+        "checkpoints/latest/tower.safetensors",
         "checkpoints/latest/adapter_model.safetensors",
         "checkpoints/latest/state/optimizer.safetensors",
     ];

@@ -4,9 +4,12 @@
 use crate::carry::as_after;
 use crate::common::{every_nth, in_turn};
 use crate::ranks::left;
-use crate::run::{Run, number, region};
-use serde_json::json;
+use crate::run::{Run, export, json, number, region};
+use crate::sees::image;
+use serde_json::Value;
 
+/// The shard of a whole model's tower.
+const TOWER: &str = "model-00002-of-00002.safetensors";
 const DRAWN: &str = r#"
 method = "grpo"
 model = "random:tiny-vl"
@@ -67,7 +70,7 @@ fn a_run_with_a_trained_tower_goes_on_with_its_bits() {
     let sets = ["model_options.tower=train", "train.steps=6", "checkpoint.every=1", "checkpoint.keep=6"];
     folder.train("whole", &sets);
     let tower = |dir: &str| {
-        let file = folder.path(dir).join("checkpoints/latest/tower.safetensors");
+        let file = folder.path(dir).join("checkpoints/latest").join(TOWER);
         std::fs::read(file).expect("the weights of the tower")
     };
     let dir = as_after(&folder, "whole", 2);
@@ -78,12 +81,36 @@ fn a_run_with_a_trained_tower_goes_on_with_its_bits() {
 }
 
 #[test]
+fn a_checkpoint_and_what_is_exported_from_it_see() {
+    let folder = Run::new(DRAWN);
+    let picture = image("rgb.png");
+    let seen = |model: &str| {
+        let asked = ["--prompt", "What?", "--max-new-tokens", "8", "--json", "--set", "run.device=cpu"];
+        let answer = json(&[&["generate", "--model", model, "--image", &picture][..], &asked].concat());
+        [answer["tokens"].clone(), answer["logprobs"].clone()]
+    };
+    // A frozen tower is in the folder too.
+    for (dir, tower) in [("frozen", "frozen"), ("trained", "train")] {
+        folder.train(dir, &[&format!("model_options.tower={tower}"), "train.steps=2"]);
+        let [from, to] = [
+            folder.text_path(&format!("{dir}/checkpoints/latest")),
+            folder.text_path(&format!("{dir}.whole")),
+        ];
+        export(&folder, dir, &to);
+        assert_eq!(seen(&to), seen(&from), "{dir}");
+    }
+    // What is trained with adapters is next to them.
+    folder.train("adapted", &["model_options.tower=train", "train.steps=2", "lora.rank=4"]);
+    assert!(folder.saved("adapted", "tower.safetensors") != folder.saved("frozen", TOWER));
+}
+
+#[test]
 fn samples_and_the_plan_have_the_images() {
     let folder = Run::new(DRAWN);
     folder.train("run", &[]);
     let first = folder.read_lines("run/samples/step-000001.jsonl").swap_remove(0);
     let image = &first["images"][0];
-    assert_eq!([&image["width"], &image["height"], &image["tokens"]], [&json!(64), &json!(32), &json!(2)]);
+    assert_eq!(["width", "height", "tokens"].map(|key| image[key].clone()), [64, 32, 2].map(Value::from));
     let copy = folder.path("run/samples").join(image["file"].as_str().expect("a small copy"));
     assert!(std::fs::read(copy).expect("a file").starts_with(b"\x89PNG"));
     let plan = folder.plan(&[]);

@@ -3,13 +3,15 @@
 use super::role::Role;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::Device;
+use plimsoll_files::{WHOLE_TEXT, whole_name};
 use plimsoll_infer::phases::enter;
 use plimsoll_infer::weights::whole_source;
 use plimsoll_memory::{Buf, InPhase, Overlay};
-use plimsoll_model::{FlatTensors, Place, SpreadFile, SpreadTensors, restore, restore_own};
+use plimsoll_model::{FlatTensors, ParamTable, Place, SpreadFile, SpreadTensors, restore, restore_own};
 use plimsoll_plan::RoleName;
 use plimsoll_run::checkpoint::{ADAPTER_WEIGHTS, CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, WEIGHTS};
 use plimsoll_train::{Optimizer, Share};
+use std::borrow::Cow;
 use std::path::Path;
 
 impl<'a> Role<'a> {
@@ -18,8 +20,15 @@ impl<'a> Role<'a> {
         match (self.shape.name, &self.adapters) {
             (RoleName::Critic, _) => (CRITIC, CRITIC_OPTIMIZER),
             (_, Some(_)) => (ADAPTER_WEIGHTS, OPTIMIZER),
+            (_, None) if self.shape.is_whole => (WHOLE_TEXT, OPTIMIZER),
             (_, None) => (WEIGHTS, OPTIMIZER),
         }
+    }
+
+    /// Returns the table of what it learns, with the names that its weights have in files.
+    pub fn saved_table(&self) -> Cow<'_, ParamTable> {
+        let (table, _) = self.learned();
+        if self.shape.is_whole { Cow::Owned(table.renamed(whole_name)) } else { Cow::Borrowed(table) }
     }
 
     /// Returns the trained parameters for a checkpoint; of adapters the f32 copy, if products read them rounded.
@@ -63,17 +72,18 @@ impl<'a> Role<'a> {
         let (weights, states) = (checkpoint.join(weights), checkpoint.join(states));
         let ((table, learned), layout) = (self.learned(), self.layout());
         let phase = enter(dev, overlay, self.update_shape().pass.mode.phase());
-        let own = |sets: &[SpreadTensors<'_>], path: &Path| {
+        let named = self.saved_table();
+        let own = |table: &ParamTable, sets: &[SpreadTensors<'_>], path: &Path| {
             restore_own(dev, SpreadFile { path, table, layout, sets, staging }, self.passage(&phase))
         };
         match self.own_source() {
             Some(part) => {
                 let places = part.into_iter().map(|(run, buf)| (run, Place::Numbers(buf))).collect();
-                own(&[SpreadTensors { prefix: "", dtype: learned.dtype(), places }], &weights)?;
+                own(&named, &[SpreadTensors { prefix: "", dtype: learned.dtype(), places }], &weights)?;
             }
             None => {
                 let learned = FlatTensors { stored: self.stored_as(), ..FlatTensors::weights(learned) };
-                restore(dev, table, layout, &[learned], None, &weights, staging)?;
+                restore(dev, &named, layout, &[learned], None, &weights, staging)?;
             }
         }
         self.merge(dev);
@@ -83,7 +93,7 @@ impl<'a> Role<'a> {
                 let through = self.bind_gradients(&phase).all();
                 restore(dev, table, layout, &optimizer.states(), Some(through), &states, staging)?;
             }
-            _ => own(&optimizer.spread_states(table, false), &states)?,
+            _ => own(table, &optimizer.spread_states(table, false), &states)?,
         }
         self.optimizer.as_mut().expect("it was read just now").step = updates;
         Ok(())

@@ -19,4 +19,5 @@ mod update;
 
 pub use in_order::InOrder;
 pub use role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};
+pub(crate) use tower::tower_file;
 pub use trainer::Trainer;

@@ -2,17 +2,23 @@
 
 use plimsoll_base::{Bytes, Phase, Result};
 use plimsoll_device::{Device, MatrixLayout};
+use plimsoll_files::{TRAINED_TOWER, WHOLE_TOWER};
 use plimsoll_infer::image_table::ImageTable;
 use plimsoll_infer::phases::enter;
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::{FlatTensors, Mode, ParamTable, restore};
 use plimsoll_plan::RunShape;
-use plimsoll_run::checkpoint::{TOWER, TOWER_OPTIMIZER};
+use plimsoll_run::checkpoint::TOWER_OPTIMIZER;
 use plimsoll_train::{Optimizer, Share, UpdateOptions, first_not_finite, gradient_not_finite};
 use std::path::Path;
 
 /// The region of a tower's gradients, in the phase of an update.
 const GRADIENTS: &str = "tower.grads";
+
+/// Returns the name of a tower's file in a checkpoint.
+pub(crate) fn tower_file(shape: &RunShape) -> &'static str {
+    if shape.saves_whole() { WHOLE_TOWER } else { TRAINED_TOWER }
+}
 
 /// A tower that is trained.
 pub struct TrainedTower<'a> {
@@ -21,6 +27,8 @@ pub struct TrainedTower<'a> {
     weights: Buf<'a>,
     mode: Mode,
     layout: MatrixLayout,
+    /// Its file in a checkpoint.
+    pub(crate) file: &'static str,
 }
 
 impl<'a> TrainedTower<'a> {
@@ -36,7 +44,7 @@ impl<'a> TrainedTower<'a> {
         let (table, weights) = (sight.table(shape.target, shape.weights), images?.weights());
         let optimizer = Optimizer::new(dev, &table, weights, resident, "tower", Share::WHOLE);
         let layout = MatrixLayout::of_weights(shape.target.kind, shape.weights);
-        Some(TrainedTower { table, optimizer, weights, mode, layout })
+        Some(TrainedTower { table, optimizer, weights, mode, layout, file: tower_file(shape) })
     }
 
     /// Computes the gradients of an update whose text has given those of the vectors. Returns their norm.
@@ -87,7 +95,7 @@ impl<'a> TrainedTower<'a> {
     ) -> Result<()> {
         let phase = enter(dev, overlay, Phase::Update);
         let (table, layout) = (&self.table, self.layout);
-        restore(dev, table, layout, &[self.saved()], None, &checkpoint.join(TOWER), staging)?;
+        restore(dev, table, layout, &[self.saved()], None, &checkpoint.join(self.file), staging)?;
         let (states, through) = (self.optimizer.states(), phase.buf(GRADIENTS));
         restore(dev, table, layout, &states, Some(through), &checkpoint.join(TOWER_OPTIMIZER), staging)?;
         self.optimizer.step = updates;

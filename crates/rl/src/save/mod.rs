@@ -2,6 +2,7 @@
 //! the job, which may do so during the next rollout. Several ranks write them together, at once.
 
 pub mod export;
+mod whole;
 
 use crate::roles::{Role, Trainer};
 use crate::supply::Supply;
@@ -16,14 +17,14 @@ use plimsoll_model::{FlatTensors, ParamTable, SpreadFile, SpreadTensors, Togethe
 use plimsoll_plan::{Lora, RoleName, RunShape, checkpoint_bytes};
 use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{
-    FORMAT, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store, TOWER,
-    TOWER_OPTIMIZER,
+    FORMAT, MANIFEST, Manifest, RUN_FILE, Retention, RunState, STATE, STATE_JSON, Store,
 };
 use plimsoll_run::lead::{Savers, Saving};
 use plimsoll_run::opening::check_space;
 use plimsoll_text::files_to_save;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use whole::{small_files, tensors_of_tower};
 
 /// A checkpoint whose small files are written and whose tensors are still to be read.
 pub struct SaveJob<'a> {
@@ -93,12 +94,18 @@ impl SaveJob<'_> {
     }
 
     fn write(mut self) -> Result<PathBuf> {
-        for TensorsOf { file, table, sets } in &self.tensors {
-            let path = self.part.join(file);
-            let record = save(self.dev, table, self.layout, sets, &path, self.staging)?;
-            self.manifest.files.insert((*file).into(), record);
-        }
+        let tensors = std::mem::take(&mut self.tensors);
+        self.write_tensors(tensors)?;
         self.finish()
+    }
+
+    fn write_tensors(&mut self, tensors: Vec<TensorsOf<'_>>) -> Result<()> {
+        for TensorsOf { file, table, sets } in tensors {
+            let path = self.part.join(file);
+            let record = save(self.dev, &table, self.layout, &sets, &path, self.staging)?;
+            self.manifest.files.insert(file.into(), record);
+        }
+        Ok(())
     }
 
     fn finish(self) -> Result<PathBuf> {
@@ -140,7 +147,8 @@ pub fn save_of_ranks(
         for (role, file, is_weights) in files {
             let (path, staging) = (part.join(file), trainer.sampler.shape.host.staging);
             let record = trainer.with_passage(role, |dev, role, passage| {
-                let (table, layout) = (role.learned().0, role.layout());
+                let (named, layout) = (role.saved_table(), role.layout());
+                let table = if is_weights { &*named } else { role.learned().0 };
                 let sets = tensors_of_ranks(role, is_weights);
                 let ranks = if is_alone { 1 } else { near.len() };
                 let exchange =
@@ -157,6 +165,10 @@ pub fn save_of_ranks(
             if let Some((job, record)) = job.as_mut().zip(record) {
                 job.manifest.files.insert(file.into(), record);
             }
+        }
+        if let Some(job) = &mut job {
+            // All ranks have the whole tower.
+            job.write_tensors(tensors_of_tower(trainer, everything))?;
         }
         Ok(())
     };
@@ -189,15 +201,8 @@ fn tensors<'a>(role: &Role<'a>, file: &'static str, is_weights: bool) -> Tensors
         (false, Some(optimizer)) => optimizer.states(),
         _ => vec![role.saved()],
     };
-    TensorsOf { file, table: role.learned().0.clone(), sets }
-}
-
-/// Returns the files of a tower that is trained: its weights and, with `everything`, its states.
-fn tensors_of_tower<'a>(trainer: &Trainer<'a>, everything: bool) -> Vec<TensorsOf<'a>> {
-    let Some(tower) = &trainer.tower else { return Vec::new() };
-    let of = |file, sets| TensorsOf { file, table: tower.table.clone(), sets };
-    let states = everything.then(|| of(TOWER_OPTIMIZER, tower.optimizer.states()));
-    std::iter::once(of(TOWER, vec![tower.saved()])).chain(states).collect()
+    let table = if is_weights { role.saved_table().into_owned() } else { role.learned().0.clone() };
+    TensorsOf { file, table, sets }
 }
 
 /// Returns the tensors of a file, with their places on several ranks.
@@ -234,11 +239,15 @@ fn write_small(
             }
         }
         None => {
-            let config = match shape.head {
-                Head::Vocabulary => config_json(&shape.spec, shape.weights, &ids),
-                Head::Score => score_config_json(&shape.spec, shape.weights, &ids),
-            };
-            write("config.json", &pretty(&config))?;
+            let whole = small_files(trainer, model)?;
+            if whole.is_empty() {
+                let config = match shape.head {
+                    Head::Vocabulary => config_json(&shape.spec, shape.weights, &ids),
+                    Head::Score => score_config_json(&shape.spec, shape.weights, &ids),
+                };
+                write("config.json", &pretty(&config))?;
+            }
+            whole.iter().try_for_each(|(name, file)| write(name, &pretty(file)))?;
             write("generation_config.json", &pretty(&generation_config_json(&ids)))?;
         }
     }

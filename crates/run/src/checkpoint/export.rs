@@ -5,14 +5,16 @@ use super::gguf::{check_name, write_gguf};
 use super::merge::{Merged, is_left_out, merged, nothing_to_merge, open_adapted, tensors_of};
 use super::weights::{Dtypes, Made, Progress, Sums, dtype_of, each_rows};
 use super::{MANIFEST, Manifest, RUN_FILE, STATE, verbs};
-use plimsoll_arch::expected_tensors;
+use plimsoll_arch::{SightSpec, expected_tensors, tower_tensors};
 use plimsoll_base::{Bytes, DType, Error, Result, read_small_text};
 use plimsoll_files::{
-    ADAPTER_CONFIG, FileRecord, Head, OpenModel, SafetensorsWriter, TensorDecl, check_against, config_json,
-    generation_config_json, score_config_json, write_new,
+    ADAPTER_CONFIG, FileRecord, Head, OpenModel, PREPROCESSOR, PROCESSOR_FILES, SafetensorsWriter,
+    TensorDecl, check_against, config_json, generation_config_json, score_config_json, whole_config_json,
+    whole_name, write_new,
 };
 use plimsoll_text::files_to_save;
 use serde::Serialize;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Largest run file of a checkpoint.
@@ -118,7 +120,9 @@ fn write_folder(
     progress: Progress<'_>,
 ) -> Result<(FileRecord, Sums)> {
     let dtype = dtypes.written;
-    let tensors = if made.is_some() { expected_tensors(&model.spec) } else { tensors_of(model) };
+    let whole = if made.is_some() { None } else { Whole::of(model, dtype)? };
+    let mut tensors = if made.is_some() { expected_tensors(&model.spec) } else { tensors_of(model) };
+    tensors.extend(whole.iter().flat_map(Whole::tower));
     let files = files_to_save(&model.tokenizer)?;
     let elements: u64 = tensors.iter().map(|(_, shape)| shape.iter().product::<u64>()).sum();
     let small: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
@@ -128,17 +132,20 @@ fn write_folder(
         let pretty = |value: &serde_json::Value| {
             serde_json::to_vec_pretty(value).expect("it is the JSON that was just written")
         };
-        let config = match model.head {
-            Head::Vocabulary => config_json(&model.spec, dtype, &ids),
-            Head::Score => score_config_json(&model.spec, dtype, &ids),
+        let config = match (model.head, &whole) {
+            (Head::Vocabulary, Some(whole)) => whole.config.clone(),
+            (Head::Vocabulary, None) => config_json(&model.spec, dtype, &ids),
+            (Head::Score, _) => score_config_json(&model.spec, dtype, &ids),
         };
         write_new(&part.join("config.json"), &pretty(&config))?;
+        whole.iter().try_for_each(|_| copy_processor(model, part))?;
         write_new(&part.join("generation_config.json"), &pretty(&generation_config_json(&ids)))?;
         for (name, bytes) in &files {
             write_new(&part.join(name), bytes)?;
         }
         let declared = tensors.iter().cloned().map(|(name, shape)| {
             let dtype = dtype_of(&name, dtype);
+            let name = if whole.is_some() { whole_name(&name) } else { name };
             TensorDecl { name, dtype, shape }
         });
         let declared: Vec<TensorDecl> = declared.collect();
@@ -148,6 +155,43 @@ fn write_folder(
         })?;
         Ok((writer.finish()?, sums))
     })
+}
+
+/// What a folder has besides its text if the model reads images.
+struct Whole {
+    config: Value,
+    sight: SightSpec,
+}
+
+impl Whole {
+    /// Returns it for a language model of a family that is written whole.
+    ///
+    /// Errors: those of `OpenModel::sight`.
+    fn of(model: &OpenModel, dtype: DType) -> Result<Option<Whole>> {
+        let Some(sight) = model.sight()?.filter(|_| model.head == Head::Vocabulary) else { return Ok(None) };
+        let config = whole_config_json(model, &model.spec, &sight, dtype, &model.token_ids());
+        Ok(config.map(|config| Whole { config, sight }))
+    }
+
+    /// Returns the names and shapes of the tower's tensors.
+    fn tower(&self) -> Vec<(String, Vec<u64>)> {
+        tower_tensors(&self.sight.tower).into_iter().map(|tensor| (tensor.name, tensor.shape)).collect()
+    }
+}
+
+/// Copies what says how images become patches from a model's folder.
+///
+/// Errors: those of reading and writing.
+fn copy_processor(model: &OpenModel, part: &Path) -> Result<()> {
+    for name in std::iter::once(PREPROCESSOR).chain(PROCESSOR_FILES) {
+        let Some(from) = model.path.as_ref().map(|path| path.join(name)).filter(|path| path.is_file()) else {
+            continue;
+        };
+        let text = read_small_text(&from, RUN_FILE_BYTES_MAX);
+        let text = text.map_err(|err| Error::io("model-file-unreadable", &from, &err))?;
+        write_new(&part.join(name), text.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// Opens a checkpoint of a whole model, after checking its files against its manifest.

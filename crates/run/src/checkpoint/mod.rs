@@ -36,8 +36,7 @@ pub const STATE_JSON: &str = "state/state.json";
 pub const OPTIMIZER: &str = "state/optimizer.safetensors";
 pub const CRITIC: &str = "state/critic.safetensors";
 pub const CRITIC_OPTIMIZER: &str = "state/critic_optimizer.safetensors";
-/// Weights of a tower over images that is trained, and its optimizer states.
-pub const TOWER: &str = "tower.safetensors";
+/// Optimizer states of a tower over images that is trained.
 pub const TOWER_OPTIMIZER: &str = "state/tower_optimizer.safetensors";
 /// Samples waiting for their steps, one line per group.
 pub const HELD: &str = "state/held.jsonl";

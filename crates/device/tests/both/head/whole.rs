@@ -4,7 +4,7 @@ use super::{CASES, Case, Head, Inputs, bend, case, softmax};
 use crate::both::{Machine, Open, Sized, bits, check_close, close, f64s, normal};
 use plimsoll_base::DType::{Bf16, F32};
 use plimsoll_device::{
-    DivergenceBackward, HeadDivergence, HeadOut, HeadSide, Logits, Matrix, Measure, matrix_elements,
+    DivergenceBackward, HeadDivergence, HeadOut, HeadSide, Logits, Matrix, Measure, NO_MASS, matrix_elements,
 };
 
 const HOW: [Measure; 4] =
@@ -45,7 +45,7 @@ impl Teacher {
     fn of(case: Case) -> Teacher {
         let (wide, scale) = (case.wide(), 2.0 / (case.wide() as f32).sqrt());
         // Bent in another way than the student's.
-        let logits = Logits { factor: 0.6, cap: case.cap.map(|cap| 2.0 * cap) };
+        let logits = Logits { factor: 0.6, cap: case.cap.map(|cap| 2.0 * cap), suppressed: case.suppressed };
         let (x, w) =
             (normal(21, case.rows * wide, 1.0, case.e), normal(22, case.vocab * wide, scale, case.e));
         let teacher = Teacher { x, w, logits, logp: Vec::new() };
@@ -56,6 +56,9 @@ impl Teacher {
         let wide = case.wide();
         let x = f64s(&self.x[row * wide..][..wide]);
         let of = |v: usize| {
+            if self.logits.suppressed.has(v as u32) {
+                return f64::from(NO_MASS);
+            }
             let dot: f64 = x.iter().zip(&self.w[v * wide..]).map(|(x, &w)| x * f64::from(w)).sum();
             bend(self.logits.cap, dot).0 * f64::from(self.logits.factor)
         };
@@ -68,6 +71,8 @@ fn defined(how: Measure, lp: &[f64], lq: &[f64]) -> f64 {
     let one = |(&lp, &lq): (&f64, &f64)| {
         let (p, q): (f64, f64) = (lp.exp(), lq.exp());
         match how {
+            // Neither has it.
+            _ if p + q == 0.0 => 0.0,
             Measure::Reverse => p * (lp - lq),
             Measure::Forward => q * (lq - lp),
             Measure::Jsd { beta } => {
@@ -83,6 +88,7 @@ fn defined(how: Measure, lp: &[f64], lq: &[f64]) -> f64 {
 /// The derivatives of the divergence by the student's scaled logits.
 fn slopes(how: Measure, lp: &[f64], lq: &[f64]) -> Vec<f64> {
     let pull = |(&lp, &lq): (&f64, &f64)| match how {
+        _ if lp.exp() + lq.exp() == 0.0 => 0.0,
         Measure::Reverse => lp - lq,
         Measure::Forward => 1.0 - (lq - lp).exp(),
         Measure::Jsd { beta } => {
