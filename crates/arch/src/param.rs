@@ -97,6 +97,10 @@ pub enum ParamKind {
     LogStd,
     /// A parameter of a tower over images; `layer` is its layer or merger
     Tower(TowerParam),
+    /// [S r, K]: A of all adapters of a tower's product; `layer` is its layer or merger
+    TowerA(TowerParam),
+    /// [n, r]: B of one linear layer's adapter, by its number in the product
+    TowerB(TowerParam, u8),
 }
 
 impl ParamKind {

@@ -15,8 +15,8 @@ use plimsoll_arch::{LoraTargets, ModelSpec, Quantization};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{
-    Auto, Frozen, Lora, LoraSpec, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, Train,
-    VerbFile,
+    Auto, Frozen, Lora, LoraSpec, ModelDtype, OnFull, OptimizerDtype, Recompute, RunFile, RunSpec, TowerUse,
+    Train, VerbFile,
 };
 use plimsoll_device::{Device, OpenOptions, Timed, Work};
 use plimsoll_files::OpenModel;
@@ -29,7 +29,7 @@ use plimsoll_infer::responder::Responder;
 use plimsoll_infer::runner::{Runner, open};
 use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::{Limits, Pool, host::Host};
-use plimsoll_plan::{Facts, PlanReport, RoleName, plan_sampling, plan_with};
+use plimsoll_plan::{Facts, PlanReport, RoleName, SightShape, plan_sampling, plan_with};
 use plimsoll_rl::data::models::{check_codes_of_run, check_inputs};
 use plimsoll_rl::flops::{forward_flops, update_passes};
 use plimsoll_rl::roles::Trainer;
@@ -294,6 +294,9 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
     run.train_mut().recompute = Auto::Value(cut.recompute);
     let (prompts, drawn) = prompts_of(&options, &run, round, GROUPS)?;
     let album = drawn.as_ref().map(|drawn| &drawn.album);
+    // Adapters are then of the tower too.
+    let adapts = album.is_some() && run.lora.is_some();
+    run.model_options.tower = if adapts { TowerUse::Adapters } else { TowerUse::Frozen };
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(1);
     if cut.tight_blocks {
         // Room for two of the longest sequences: the others preempt each other.
@@ -301,7 +304,8 @@ fn compare(options: &BenchOptions, cut: &Cut, round: u64, perturb: bool) -> Resu
         run.rollout.kv_blocks = Auto::Value(2 * one as u32);
     }
     let bench = Bench::open_with(&options, &mut run, longest, |run, facts| {
-        let facts = Facts { sight: album.map(|album| album.shape(GROUPS)), ..*facts };
+        let sight = album.map(|album| SightShape { trains: adapts, ..album.shape(GROUPS) });
+        let facts = Facts { sight, ..*facts };
         plan_with(run, &facts, &Limits::default())
     })?;
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;

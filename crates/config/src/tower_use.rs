@@ -12,6 +12,8 @@ plimsoll_base::names! {
         Frozen = "frozen",
         /// It is trained with the text.
         Train = "train",
+        /// Adapters of its products are trained with those of the text, as `[lora]` has them.
+        Adapters = "adapters",
     }
 }
 
@@ -22,5 +24,5 @@ impl TowerUse {
 }
 
 impl Expecting for TowerUse {
-    const EXPECTING: &'static str = "\"frozen\" or \"train\"";
+    const EXPECTING: &'static str = "\"frozen\", \"train\" or \"adapters\"";
 }

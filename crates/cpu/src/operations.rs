@@ -29,7 +29,7 @@ impl CpuDevice {
             Some(rank) => elements_with_adapters(spec, of.weights, rank.into()),
             None => elements(spec, of.weights, of.trains),
         };
-        let of_tower = of.tower.map_or(0, |tower| elements_of_matrices(&tower.spec.products(), of.weights));
+        let of_tower = of.tower.map_or(0, |tower| elements_of_matrices(&tower.products(), of.weights));
         region(of.threads, of_text.max(of_tower), of.weights)
     }
 

@@ -6,9 +6,9 @@ use super::adapted::BLOCKS_MAX;
 use super::boxes::{ring, tensor_map};
 use super::matmul::by_library;
 use super::{Arg, CudaDevice, Launch, count};
-use plimsoll_arch::{LoraShape, ModelSpec, Site};
+use plimsoll_arch::{LoraShape, ModelSpec, Site, TowerTensor, tower_adapted};
 use plimsoll_base::DType;
-use plimsoll_device::{AdaptBackward, Adapter};
+use plimsoll_device::{AdaptBackward, Adapter, TowerPasses};
 use plimsoll_memory::Buf;
 
 /// A block's columns of the wide and of the narrow operand, and the rows of its steps.
@@ -70,8 +70,21 @@ pub(crate) fn scratch_bytes(spec: &ModelSpec, lora: LoraShape) -> u64 {
         TILE.count(outputs, row.cols as usize, lora.rank as usize)
     };
     let all = (0..spec.layers.len()).flat_map(|layer| Site::ALL.map(|site| (layer, site)));
-    let most = all.map(of).max().unwrap_or(0);
-    (most.max(BLOCKS) * TILE.wide * TILE.narrow) as u64 * DType::F32.bytes()
+    bytes_of(all.map(of).max().unwrap_or(0))
+}
+
+/// Returns the bytes of scratch for the gradients of a tower's adapters; none if it has none.
+pub(crate) fn tower_scratch_bytes(of: &TowerPasses) -> Option<u64> {
+    let rank = of.rank? as usize;
+    let tiles = |layers: &Vec<TowerTensor>| {
+        let outputs = layers.iter().map(|layer| layer.rows as usize);
+        TILE.count(outputs, layers[0].cols as usize, rank)
+    };
+    Some(bytes_of(tower_adapted(&of.spec).iter().map(tiles).max().unwrap_or(0)))
+}
+
+fn bytes_of(tiles: usize) -> u64 {
+    (tiles.max(BLOCKS) * TILE.wide * TILE.narrow) as u64 * DType::F32.bytes()
 }
 
 /// Computes the gradients, or adds them when `add`. False if the kernel does not take the shapes. `width`: N.

@@ -52,6 +52,7 @@ impl CudaDevice {
             bytes.extend(delta.map(|delta| delta_rows::scratch_bytes(delta, rows)));
         }
         bytes.extend(limits.tower.iter().flat_map(tower::scratch_bytes));
+        bytes.extend(limits.tower.iter().filter_map(adapter_gradients::tower_scratch_bytes));
         bytes.extend(limits.adapters.map(|lora| adapter_gradients::scratch_bytes(spec, lora)));
         let bytes = bytes.into_iter().max().expect("there are two at least");
         let mut layout = Layout::new();

@@ -1,6 +1,6 @@
 //! Devices before they are opened: options, and what a machine reports of those with memory of their own.
 
-use plimsoll_arch::{LoraShape, TowerSpec};
+use plimsoll_arch::{LoraShape, TowerSpec, tower_adapted};
 use plimsoll_base::{Bytes, DType};
 
 /// Memory that a device's driver and libraries hold outside the arena; none where the device is the host.
@@ -53,9 +53,23 @@ pub struct TowerPasses {
     pub patches: usize,
     /// Most images of a pass.
     pub images: usize,
+    /// Rank of the adapters that are trained instead of its weights, if they are.
+    pub rank: Option<u32>,
 }
 
 impl TowerPasses {
+    /// Returns the shapes [n, k] of the matrices that rows are multiplied by.
+    pub fn products(&self) -> Vec<(u64, u64)> {
+        let mut all = self.spec.products();
+        let rank = self.rank.map(u64::from);
+        let adapted = rank.map(|_| tower_adapted(&self.spec)).unwrap_or_default();
+        for (layers, rank) in adapted.iter().zip(rank.into_iter().cycle()) {
+            all.push((rank * layers.len() as u64, layers[0].cols.into()));
+            all.extend(layers.iter().map(|layer| (u64::from(layer.rows), rank)));
+        }
+        all
+    }
+
     /// Returns the most segments of a pass: images, or windows.
     pub fn segments(&self) -> usize {
         self.images.max(self.spec.windows_max(self.patches, self.images))

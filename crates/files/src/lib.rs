@@ -42,6 +42,7 @@ mod writer;
 pub use adapter::{
     ADAPTER_SCORE, ADAPTER_TENSORS_MAX, ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraPart, adapter_base,
     adapter_base_of, adapter_config_json, adapter_quantization, adapter_tensor_name, adapter_tensors,
+    tower_adapter_name,
 };
 pub use ahead::ReadAhead;
 pub use check::{check_against, is_of_further_tokens};

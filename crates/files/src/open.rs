@@ -441,7 +441,8 @@ fn base_of_adapter(folder: &Path, base: &str, revision: Option<&str>) -> Result<
 ///
 /// Errors: those of opening an adapter, `model-not-gguf`.
 fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
-    let adapter = Adapter::open(folder, &model.spec)?;
+    let tower = || Ok(model.sight()?.map(|sight| sight.tower));
+    let adapter = Adapter::open_seeing(folder, &model.spec, tower)?;
     if adapter.config.quantize == Some(Quantization::Gguf) && model.encodings.is_none() {
         let wants = format!("{}, with base_quantization = \"gguf\",", folder.display());
         return Err(not_gguf(&wants, &model)

@@ -4,16 +4,17 @@ use crate::album::{Album, RowImage};
 use crate::phases::enter;
 use crate::sight::bind_tower;
 use crate::weights::Loading;
+use plimsoll_arch::TowerSpec;
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_images::{PatchRows, Pixels, Prepared};
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
 use plimsoll_model::tower::{
-    PatchGrid, Tower, TowerIndex, TowerLimits, TowerParams, TowerPass, TowerRegions, VectorTable,
-    tower_backward, tower_forward,
+    PatchGrid, Tower, TowerAdapters, TowerGradients, TowerIndex, TowerLimits, TowerPass, TowerRegions,
+    VectorTable, tower_backward, tower_forward,
 };
-use plimsoll_model::{ImageRegions, Mode, ParamTable, SeenImages, TextImage};
+use plimsoll_model::{ImageRegions, Mode, SeenImages, TextImage, VectorGradients};
 use plimsoll_plan::{DECODERS, RunShape};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use std::time::Instant;
 
 /// The region of the gradients of vectors, in the phase that trains a tower.
 const D_VECTORS: &str = "images.d_vectors";
+/// That of rows which several ranks add to them.
+const KEPT_ROWS: &str = "images.kept_rows";
 
 /// The vectors of images, computed where they are needed and kept while they are.
 pub struct ImageTable<'a> {
@@ -53,12 +56,55 @@ impl<'a> ImageTable<'a> {
         (model, album): (&OpenModel, Arc<Album>),
         how: Loading,
     ) -> Result<ImageTable<'a>> {
+        let of = (resident.buf("tower.weights"), resident.buf("images.vectors"));
+        let mut table = ImageTable::bind_as(dev, resident, shape, of, (model, album), how)?;
+        table.pixels = shape.tower_learns().map(|_| BTreeMap::new());
+        let first = shape.roles().swap_remove(0);
+        if let Some((lora, adapters)) = first.lora.zip(first.adapters()) {
+            let run = adapters.tower_run();
+            let all = resident.buf(&format!("{}.adapters", first.name.name()));
+            let all = all.slice(run.start as usize, run.elements as usize);
+            let own = TowerAdapters::bind(&table.tower.spec, &adapters, shape.weights, lora.scale, all);
+            let Tower { spec, params, rope } = table.tower;
+            let params = match own {
+                Some(own) => params.with_adapters(&own),
+                None => params,
+            };
+            table.tower = Tower { spec, params, rope };
+        }
+        Ok(table)
+    }
+
+    /// Binds what a reference sees by next to a tower that is trained: the tower as it was, and its vectors. None in a
+    /// plan without such.
+    ///
+    /// Errors: those of reading.
+    pub fn bind_reference(
+        dev: &dyn Device,
+        resident: Resident<'a>,
+        shape: &RunShape,
+        (model, album): (&OpenModel, Arc<Album>),
+        how: Loading,
+    ) -> Result<Option<ImageTable<'a>>> {
+        let Some(vectors) = resident.get("reference.images") else { return Ok(None) };
+        let weights = resident.get("reference.tower").unwrap_or_else(|| resident.buf("tower.weights"));
+        let of = (weights, vectors);
+        ImageTable::bind_as(dev, resident, shape, of, (model, album), how).map(Some)
+    }
+
+    fn bind_as(
+        dev: &dyn Device,
+        resident: Resident<'a>,
+        shape: &RunShape,
+        (weights, vectors): (Buf<'a>, Buf<'a>),
+        (model, album): (&OpenModel, Arc<Album>),
+        how: Loading,
+    ) -> Result<ImageTable<'a>> {
         let sight = shape.sight.as_ref().expect("a plan with images");
-        let tower = bind_tower(dev, resident, shape, model, how)?;
-        let vectors = VectorTable::new(&sight.spec.tower, resident.buf("images.vectors"));
+        let tower = bind_tower(dev, resident, shape, weights, model, how)?;
+        let vectors = VectorTable::new(&sight.spec.tower, vectors);
         let (held, mode) = (Vec::new(), Mode::Rollout { truncates: shape.truncates });
         let rows = PatchRows::new(album.processor);
-        let pixels = sight.trains.then(BTreeMap::new);
         Ok(ImageTable {
             album,
             tower,
@@ -69,7 +115,7 @@ impl<'a> ImageTable<'a> {
             patches: Vec::new(),
             limits: sight.limits(),
             seconds: 0.0,
-            pixels,
+            pixels: None,
         })
     }
 
@@ -117,9 +163,27 @@ impl<'a> ImageTable<'a> {
             spec: &self.album.sight,
             regions: ImageRegions::bind(phase, mode),
             vectors: self.vectors,
-            d_vectors: phase.get(D_VECTORS).map(|all| VectorTable::new(&self.tower.spec, all)),
+            d_vectors: self.gradients_in(phase),
             images: &self.held,
         }
+    }
+
+    /// Returns where passes of a phase put the gradients of vectors, if this is the tower that learns from them.
+    fn gradients_in<'p>(&self, phase: &InPhase<'p>) -> Option<VectorGradients<'p>>
+    where
+        'a: 'p,
+    {
+        self.pixels.as_ref()?;
+        let kept = phase.get(KEPT_ROWS).map(VectorGradients::Kept);
+        kept.or_else(|| self.gradients(phase).map(VectorGradients::Added))
+    }
+
+    /// Returns the gradients of vectors, in the phase that trains the tower.
+    pub fn gradients<'p>(&self, phase: &InPhase<'p>) -> Option<VectorTable<'p>>
+    where
+        'a: 'p,
+    {
+        phase.get(D_VECTORS).map(|all| VectorTable::new(&self.tower.spec, all))
     }
 
     /// Runs a pass over the smallest image there is, so that a device has what the tower's operations need.
@@ -226,6 +290,11 @@ impl<'a> ImageTable<'a> {
         self.held.clear();
     }
 
+    /// Returns the sizes of its tower.
+    pub fn spec(&self) -> &TowerSpec {
+        &self.tower.spec
+    }
+
     /// Returns the tower's weights.
     pub fn weights(&self) -> Buf<'a> {
         self.tower.params.all
@@ -237,25 +306,26 @@ impl<'a> ImageTable<'a> {
     }
 
     /// Computes the tower's gradients from those of the vectors that the table has: of each image a pass forward, which
-    /// keeps what the pass backward needs. `grads`: the flat buffer.
+    /// keeps what the pass backward needs.
     ///
     /// Errors: those of the device.
     pub fn backward<'p>(
         &mut self,
         dev: &dyn Device,
         (phase, mode): (&InPhase<'p>, Mode),
-        table: &ParamTable,
-        grads: Buf<'p>,
+        grads: TowerGradients<'_, 'p>,
     ) -> Result<()>
     where
         'a: 'p,
     {
         let regions = TowerRegions::bind(phase, mode);
         let d = VectorTable::new(&self.tower.spec, phase.buf(D_VECTORS));
-        let grads = TowerParams::bind(&self.tower.spec, table, grads.dtype(), grads);
         let pixels = self.pixels.as_ref().expect("a tower that is trained");
         // The first pass writes all but what lies between parameters.
-        dev.zero(grads.all);
+        dev.zero(match grads {
+            TowerGradients::Weights(params) => params.all,
+            TowerGradients::Adapters(adapters) => adapters.all,
+        });
         let mut passes =
             Passes { limits: self.limits, rows: &self.rows, patches: &mut self.patches, taken: Vec::new() };
         let (tower, vectors, mut is_first) = (&self.tower, &self.vectors, true);
@@ -265,7 +335,7 @@ impl<'a> ImageTable<'a> {
             // The same vectors, where they are.
             tower_forward(dev, tower, &pass, vectors, first.at as usize);
             let is_added = !std::mem::replace(&mut is_first, false);
-            tower_backward(dev, tower, &grads, is_added, &pass, (&d, first.at as usize));
+            tower_backward(dev, tower, grads, is_added, &pass, (&d, first.at as usize));
             dev.sync();
             dev.check()
         };

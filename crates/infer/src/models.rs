@@ -3,7 +3,7 @@
 use crate::codes::base_quantize;
 use plimsoll_arch::{LayerEncodings, Values};
 use plimsoll_base::{Error, Result, open_regular, slugs};
-use plimsoll_config::{Auto, LoraSpec, ModelOptions, ModelReward, SamplerSpec};
+use plimsoll_config::{Auto, LoraSpec, ModelOptions, ModelReward, SamplerSpec, TowerUse};
 use plimsoll_files::{AdapterConfig, Head, OpenModel, TokenizerFiles};
 use plimsoll_plan::{Lora, PerRole, RoleName};
 use plimsoll_text::Tokenizer;
@@ -60,6 +60,9 @@ pub fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
 /// Samples with the adapter of a model, if it has one, on the weights that it was trained on.
 pub fn sample_with_adapter(run: &mut SamplerSpec, model: &OpenModel) {
     let quantize = base_quantize(run, model);
+    if model.adapter.as_ref().is_some_and(|adapter| adapter.config.tower.is_some()) {
+        run.model_options.tower = TowerUse::Adapters;
+    }
     run.lora = model.adapter.as_ref().map(|adapter| {
         let AdapterConfig { rank, alpha, rslora, targets, .. } = adapter.config;
         LoraSpec {
@@ -109,7 +112,7 @@ pub fn reward_adapters(run: &SamplerSpec, others: &PerRole<OpenModel>) -> PerRol
         let config = &other.adapter.as_ref()?.config;
         let AdapterConfig { alpha, rslora, .. } = *config;
         let (shape, scale, quantize) = (config.shape(), config.scale() as f32, base_quantize(run, other));
-        Some(Lora { shape, scale, alpha, rslora, merge: false, quantize })
+        Some(Lora { shape, scale, alpha, rslora, merge: false, quantize, tower: None })
     };
     others.rewards().fold(PerRole::none(), |all, (role, other)| all.with(role, of(other)))
 }

@@ -7,7 +7,7 @@ use plimsoll_config::Data;
 use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_images::{FAMILIES, Processor};
-use plimsoll_memory::Resident;
+use plimsoll_memory::{Buf, Resident};
 use plimsoll_model::tower::{Tower, TowerParams, load_tower};
 use plimsoll_plan::RunShape;
 use serde_json::Value;
@@ -76,19 +76,19 @@ pub(crate) fn takes_none(model: &OpenModel) -> Error {
         .hint("Qwen3-VL, Qwen3.5 and Qwen2.5-VL with their towers take images")
 }
 
-/// Binds the tower of a plan with images, and reads its weights.
+/// Binds a tower of a plan with images to the buffer `all`, and reads its weights.
 ///
 /// Errors: those of reading.
 pub(crate) fn bind_tower<'a>(
     dev: &dyn Device,
     resident: Resident<'a>,
     shape: &RunShape,
+    all: Buf<'a>,
     model: &OpenModel,
     how: Loading,
 ) -> Result<Tower<'a>> {
     let sight = shape.sight.as_ref().expect("a plan with images");
     let table = sight.table(shape.target, shape.weights);
-    let all = resident.buf("tower.weights");
     let params = TowerParams::bind(&sight.spec.tower, &table, shape.weights, all);
     load_tower(dev, model, &table, &params, how.seed, how.staging)?;
     let tower = Tower { spec: sight.spec.tower, params, rope: resident.buf("tower.rope") };

@@ -37,8 +37,8 @@ pub use cache_index::CacheIndex;
 pub use decoder::{Decoder, Layers, Way};
 pub use forward::{advance, draw, draw_runs, head, head_listed, head_top, layers, upload_keys, values};
 pub use images::{
-    ImageIndex, ImageLimits, ImageRegions, Images, SeenImages, TextImage, TextPlaces, images_layout,
-    place_rows, vectors_layout,
+    ImageIndex, ImageLimits, ImageRegions, Images, SeenImages, TextImage, TextPlaces, VectorGradients,
+    images_layout, kept_rows_layout, place_rows, vectors_layout,
 };
 pub use load::{RandomWeights, STAGING_BYTES_MIN, load};
 pub use params::{CodesAt, Param, ParamTable, Part};

@@ -160,7 +160,12 @@ impl Param {
     pub fn is_of_layer(&self) -> bool {
         use ParamKind::{Embed, FinalNorm, Head, InputContext, InputNorm, InputTable, ValueHead};
         let is_end = matches!(self.kind, Embed | FinalNorm | Head | ValueHead);
-        !is_end && !matches!(self.kind, InputTable | InputContext | InputNorm)
+        !is_end && !matches!(self.kind, InputTable | InputContext | InputNorm) && !self.is_of_tower()
+    }
+
+    /// True if it is an adapter of a tower, which comes after all else.
+    pub fn is_of_tower(&self) -> bool {
+        matches!(self.kind, ParamKind::TowerA(_) | ParamKind::TowerB(..))
     }
 }
 
@@ -312,7 +317,15 @@ impl ParamTable {
     /// Returns the elements after the layers: the final norm and an untied head, or the head trained with adapters.
     pub fn head_run(&self) -> Run {
         let is_after = |param: &&Param| matches!(param.kind, ParamKind::FinalNorm | ParamKind::ValueHead);
-        let start = self.params.iter().find(is_after).map_or(self.elements, |param| param.offset);
+        let end = self.tower_run().start;
+        let start = self.params.iter().find(is_after).map_or(end, |param| param.offset);
+        Run { start, elements: end - start }
+    }
+
+    /// Returns the elements of a tower's adapters, which are the last ones.
+    pub fn tower_run(&self) -> Run {
+        let first = self.params.iter().find(|param| param.is_of_tower());
+        let start = first.map_or(self.elements, |param| param.offset);
         Run { start, elements: self.elements - start }
     }
 

@@ -1,7 +1,7 @@
 //! Adapters in the plan: of the trained model, of its critic, and of reward models.
 
-use plimsoll_arch::{LoraShape, ModelSpec, Quantization};
-use plimsoll_config::{Auto, LoraSpec, RunSpec};
+use plimsoll_arch::{LoraShape, ModelSpec, Quantization, TowerSpec};
+use plimsoll_config::{Auto, LoraSpec, RunSpec, TowerUse};
 
 /// Adapters of a model whose weights are frozen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,6 +15,8 @@ pub struct Lora {
     pub merge: bool,
     /// How the frozen weights are quantized, if at all.
     pub quantize: Option<Quantization>,
+    /// The tower that has adapters too, after those of the text.
+    pub tower: Option<TowerSpec>,
 }
 
 /// An adapter that a critic trains together with its head.
@@ -34,6 +36,16 @@ impl CriticAdapter {
     }
 }
 
+/// Returns the adapters of the model that a run trains, and of its tower if that is to have some.
+pub(crate) fn trained(
+    run: &RunSpec,
+    (model, tower): (&ModelSpec, Option<TowerSpec>),
+    merge: bool,
+) -> Option<Lora> {
+    let own = lora(run.lora.as_ref()?, model, merge);
+    Some(Lora { tower: tower.filter(|_| run.model_options.tower == TowerUse::Adapters), ..own })
+}
+
 /// Returns the choices for merging adapters, from the most memory to the least.
 pub(crate) fn merges(run: &RunSpec) -> Vec<bool> {
     let is_coded = run.lora.as_ref().is_some_and(|lora| lora.quantize.is_some());
@@ -46,8 +58,8 @@ pub(crate) fn merges(run: &RunSpec) -> Vec<bool> {
 }
 
 /// Returns the plan's view of a run file's adapters of a model.
-pub(crate) fn lora(spec: &LoraSpec, model: &ModelSpec, merge: bool) -> Lora {
+fn lora(spec: &LoraSpec, model: &ModelSpec, merge: bool) -> Lora {
     let LoraSpec { rank, targets, alpha, rslora, quantize, .. } = *spec;
     let shape = LoraShape { rank, targets: targets.of_model(model) };
-    Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize }
+    Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize, tower: None }
 }

@@ -176,14 +176,16 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     Ok(PlanReport { hints, ..report })
 }
 
-/// Requires that the device has attention over keys as wide as those of every model, and that a tower is trained by one
-/// rank.
+/// Requires that the device has attention over keys as wide as those of every model, and that all ranks train a tower
+/// that learns.
 ///
 /// Errors: `model-unsupported`, `images-not-built`.
 fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
-    if facts.sight.as_ref().is_some_and(|sight| sight.trains) && facts.hosts.ranks > 1 {
-        return Err(Error::usage("images-not-built", "a tower is trained by one rank, and there are more")
-            .hint("set model_options.tower = \"frozen\", or run.ranks = 1"));
+    let some_sample = facts.trainers.ranks < facts.hosts.ranks;
+    if facts.sight.as_ref().is_some_and(|sight| sight.trains) && some_sample {
+        let message = "ranks that only sample get no weights of a tower that is trained";
+        return Err(Error::usage("images-not-built", message)
+            .hint("set model_options.tower = \"frozen\", or remove async.rollout_ranks"));
     }
     let all = std::iter::once(&facts.spec).chain(facts.models.values());
     let mut widths = all.flat_map(ModelSpec::attentions).map(|attention| attention.head_dim);

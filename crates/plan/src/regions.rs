@@ -134,7 +134,7 @@ impl RunShape {
     }
 
     /// Returns the number of training ranks; 1 if nothing is trained.
-    fn ranks(&self) -> usize {
+    pub(crate) fn ranks(&self) -> usize {
         self.training.as_ref().map_or(1, |training| training.share.ranks)
     }
 

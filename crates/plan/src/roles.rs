@@ -163,14 +163,21 @@ impl RoleShape {
         })
     }
 
-    /// Returns the table of its adapters, including a head trained with them.
+    /// Returns the table of its adapters, including a head trained with them and those of a tower.
     pub fn adapters(&self) -> Option<Rc<ParamTable>> {
         let lora = self.lora?;
         let new = match self.head {
             Head::Vocabulary => ParamTable::adapters,
             Head::Score => ParamTable::adapters_and_score,
         };
-        let make = || new(&self.spec, self.target.kind, self.weights, lora.shape);
+        let (kind, weights) = (self.target.kind, self.weights);
+        let make = || {
+            let table = new(&self.spec, kind, weights, lora.shape);
+            match &lora.tower {
+                Some(tower) => table.with_tower_adapters(tower, kind, weights, lora.shape.rank),
+                None => table,
+            }
+        };
         Some(tables::of(self.key(Which::Adapters, self.head), make))
     }
 

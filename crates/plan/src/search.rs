@@ -9,7 +9,7 @@ use super::cost::{StepCost, predict};
 use super::report::Resolved;
 use crate::axes::{Axes, Axis, Knobs, Point};
 use crate::facts::HostFacts;
-use crate::lora::{CriticAdapter, lora};
+use crate::lora::{CriticAdapter, trained};
 use crate::planner::{Planner, Purpose, fold_of, partial_of};
 use crate::role_name::{PerRole, RoleName};
 use crate::shape::{RunShape, Scoring, Training};
@@ -289,11 +289,12 @@ impl Planner<'_> {
             offload: knobs.offload,
             merge: run.merge().is_auto().then_some(knobs.merges()),
         };
+        let tower = self.facts.sight.map(|sight| sight.spec.tower);
         let shape = RunShape {
             spec: self.facts.spec,
             head: if run.trains_scores() { Head::Score } else { Head::Vocabulary },
             weights,
-            lora: run.lora.as_ref().map(|of| lora(of, &self.facts.spec, knobs.merges())),
+            lora: trained(run, (&self.facts.spec, tower), knobs.merges()),
             encodings: self.facts.encodings,
             // The run's own model may be no file, where another one is.
             keeps_blocks: run.keeps_blocks() && self.facts.encodings.get(RoleName::Actor).is_some(),

@@ -71,8 +71,9 @@ impl SightShape {
         TowerLimits { patches, images: (patches / of_vector).clamp(1, PASS_IMAGES) }
     }
 
-    /// Returns the host bytes of images while they are decoded and become patches.
-    pub(crate) fn decoding_bytes(&self) -> u64 {
+    /// Returns the host bytes of images while they are decoded and become patches; each of `tables` keeps the memory of
+    /// patches.
+    pub(crate) fn decoding_bytes(&self, tables: u64) -> u64 {
         let tower = &self.spec.tower;
         let of_pass = self.limits().patches as u64;
         let resized = 3 * u64::from(tower.patch * tower.patch) * self.patches as u64;
@@ -85,6 +86,6 @@ impl SightShape {
         let of_vector = 3 * u64::from(tower.patch * tower.patch * tower.rows_per_vector());
         let kept = if self.trains { of_vector * self.vectors as u64 } else { 0 };
         let decoding = (DECODERS as u64).saturating_mul(one);
-        decoding.saturating_add(2 * resized + of_patches).saturating_add(kept)
+        decoding.saturating_add(2 * resized + tables * of_patches).saturating_add(kept)
     }
 }

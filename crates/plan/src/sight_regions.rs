@@ -7,7 +7,7 @@ use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::TowerPasses;
 use plimsoll_memory::Layout;
 use plimsoll_model::tower::{TowerLimits, tower_layout, tower_rope_layout};
-use plimsoll_model::{ImageLimits, Mode, PassLimits, images_layout, vectors_layout};
+use plimsoll_model::{ImageLimits, Mode, PassLimits, images_layout, kept_rows_layout, vectors_layout};
 use plimsoll_rollout::Engine;
 use plimsoll_train::{StateDTypes, Summing, optimizer_layout};
 
@@ -15,8 +15,8 @@ use plimsoll_train::{StateDTypes, Summing, optimizer_layout};
 const ROW_BYTES: u64 = 20;
 
 impl RunShape {
-    /// Returns the regions of images, if there are any: the tower is frozen, and its vectors are computed in the phase
-    /// that samples.
+    /// Returns the regions of images, if there are any: vectors are computed in the phase that samples, and gradients
+    /// of a tower that learns in that of the text's.
     pub(crate) fn image_regions(&self) -> Result<Layout> {
         let mut layout = Layout::new();
         let Some(sight) = &self.sight else { return Ok(layout) };
@@ -27,32 +27,61 @@ impl RunShape {
         layout.extend(tower_rope_layout(tower, sight.side, target.pool)?);
         let resident = PhaseSet::RESIDENT;
         layout.extend(vectors_layout("images.vectors", tower, target.pool, resident, sight.vectors)?);
-        layout.extend(tower_layout(tower, weights, target, mode, sight.limits())?);
+        let rank = self.tower_rank();
+        layout.extend(tower_layout(tower, weights, target, mode, sight.limits(), rank)?);
         layout.extend(self.images_of(mode, self.engine.pass())?);
         if let Some((dtypes, mode)) = self.tower_update() {
             let (phase, table) = (mode.phase(), sight.table(target, weights));
             layout.extend(optimizer_layout("tower", &table, dtypes, target.pool, phase, false, 1)?);
-            layout.extend(tower_layout(tower, weights, target, mode, sight.limits())?);
-            let phases = PhaseSet::of(&[phase]);
+        }
+        if let Some(mode) = self.tower_learns() {
+            layout.extend(tower_layout(tower, weights, target, mode, sight.limits(), rank)?);
+            let phases = PhaseSet::of(&[mode.phase()]);
             layout.extend(vectors_layout("images.d_vectors", tower, target.pool, phases, sight.vectors)?);
+            if self.ranks() > 1 {
+                let rows = self.pass().rows;
+                layout.extend(kept_rows_layout("images.kept_rows", &sight.spec, target, mode, rows)?);
+            }
+        }
+        if self.sees_as_before() {
+            // Under adapters the weights are as they were.
+            if rank.is_none() {
+                layout.arena("reference.tower", "model", target.pool, resident, &elements, weights)?;
+            }
+            layout.extend(vectors_layout("reference.images", tower, target.pool, resident, sight.vectors)?);
         }
         Ok(layout)
     }
 
-    /// Returns the dtypes of a trained tower's gradients and states, and the mode of its backward pass. Gradients are
-    /// f32, in the phase of the text's.
-    pub fn tower_update(&self) -> Option<(StateDTypes, Mode)> {
+    /// True if a reference sees by the tower as it was before it learnt.
+    fn sees_as_before(&self) -> bool {
+        self.tower_learns().is_some() && self.training.as_ref().is_some_and(|training| training.reference)
+    }
+
+    /// Returns the mode of the backward pass of a tower that learns, in the phase of the text's.
+    pub fn tower_learns(&self) -> Option<Mode> {
         let trains = self.sight.as_ref().is_some_and(|sight| sight.trains);
-        let training = self.training.as_ref().filter(|_| trains)?;
-        let dtypes = StateDTypes { grads: DType::F32, summing: Summing::default(), ..training.dtypes };
-        Some((dtypes, Mode::Update(training.recompute)))
+        self.training.as_ref().filter(|_| trains).map(|training| Mode::Update(training.recompute))
+    }
+
+    /// Returns the dtypes of a tower's gradients and states where all of its weights are trained, and the mode of its
+    /// backward pass. Gradients are f32.
+    pub fn tower_update(&self) -> Option<(StateDTypes, Mode)> {
+        let mode = self.tower_learns().filter(|_| self.tower_rank().is_none())?;
+        let dtypes = self.training.as_ref()?.dtypes;
+        Some((StateDTypes { grads: DType::F32, summing: Summing::default(), ..dtypes }, mode))
+    }
+
+    /// Returns the rank of a tower's adapters, if it has some.
+    fn tower_rank(&self) -> Option<u32> {
+        self.lora.filter(|lora| lora.tower.is_some()).map(|lora| lora.shape.rank)
     }
 
     /// Returns the passes of a trained tower, which take scratch.
     pub(crate) fn tower_passes(&self) -> Option<TowerPasses> {
-        let sight = self.sight.as_ref().filter(|_| self.tower_update().is_some())?;
+        let sight = self.sight.as_ref().filter(|_| self.tower_learns().is_some())?;
         let TowerLimits { patches, images } = sight.limits();
-        Some(TowerPasses { spec: sight.spec.tower, patches, images })
+        Some(TowerPasses { spec: sight.spec.tower, patches, images, rank: self.tower_rank() })
     }
 
     /// Returns the index arrays of images in a role's pass, if it may have some.
@@ -74,6 +103,7 @@ impl RunShape {
     pub(crate) fn image_bytes(&self) -> u64 {
         let of_packer = self.packs().map_or(0, |pass| ROW_BYTES * pass.rows as u64);
         let of_rows = |_: &SightShape| Engine::image_bytes(&self.engine) + of_packer;
-        self.sight.as_ref().map_or(0, |sight| sight.decoding_bytes().saturating_add(of_rows(sight)))
+        let tables = 1 + u64::from(self.sees_as_before());
+        self.sight.as_ref().map_or(0, |sight| sight.decoding_bytes(tables).saturating_add(of_rows(sight)))
     }
 }

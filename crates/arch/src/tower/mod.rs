@@ -13,4 +13,4 @@ mod tensors;
 
 pub use sight::{RopeAxes, SightSpec, image_places};
 pub use spec::*;
-pub use tensors::{TOWER_PREFIX, TowerParam, TowerTensor, tower_tensors};
+pub use tensors::{TOWER_PREFIX, TowerParam, TowerTensor, tower_adapted, tower_tensors};

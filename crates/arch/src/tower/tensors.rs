@@ -60,6 +60,12 @@ impl TowerParam {
         matches!(self, MergeNorm | MergeNormBias | MergeUp | MergeUpBias | MergeDown | MergeDownBias)
     }
 
+    /// True if adapters extend it: a product of rows, that of patches apart, which is a convolution.
+    pub const fn has_adapter(self) -> bool {
+        use TowerParam::{Down, MergeDown, MergeUp, Output, Qkv, Up};
+        matches!(self, Qkv | Output | Up | Down | MergeUp | MergeDown)
+    }
+
     /// True if it is the weight of a norm.
     pub const fn is_norm(self) -> bool {
         matches!(self, TowerParam::AttnNorm | TowerParam::FfnNorm | TowerParam::MergeNorm)
@@ -187,4 +193,11 @@ pub fn tower_tensors(spec: &TowerSpec) -> Vec<TowerTensor> {
         to.product([P::MergeDown, P::MergeDownBias], down, spec.out, merged);
     }
     to.list
+}
+
+/// Returns the linear layers of each product that adapters extend.
+pub fn tower_adapted(spec: &TowerSpec) -> Vec<Vec<TowerTensor>> {
+    let tensors = tower_tensors(spec);
+    let products = tensors.chunk_by(|a, b| (a.param, a.index) == (b.param, b.index));
+    products.filter(|of| of[0].param.has_adapter()).map(<[TowerTensor]>::to_vec).collect()
 }

@@ -1,9 +1,10 @@
 //! Converts peft's `adapter_config.json` to an `AdapterConfig` and back.
 
 use super::refusal::{damaged, unsupported};
+use super::tower::{is_module, module_name};
 use crate::Head;
 use crate::storage::read_small;
-use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization};
+use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, TowerSpec, tower_adapted};
 use plimsoll_base::{Result, shown, shown_number};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -38,6 +39,8 @@ pub struct AdapterConfig {
     pub head: Head,
     /// Storage of the base model's weights, if quantized: our key `base_quantization`, which peft and vLLM ignore.
     pub quantize: Option<Quantization>,
+    /// The tower over images that has adapters too.
+    pub tower: Option<TowerSpec>,
 }
 
 impl AdapterConfig {
@@ -75,7 +78,7 @@ pub fn adapter_config_json(config: &AdapterConfig, model: &ModelSpec) -> Value {
         "r": config.rank,
         "rank_pattern": {},
         "revision": null,
-        "target_modules": modules.iter().map(|target| target.name()).collect::<Vec<_>>(),
+        "target_modules": names_of(&modules, config.tower.as_ref()),
         "task_type": if is_scored { SCORES } else { PREDICTS },
         "use_dora": false,
         "use_rslora": config.rslora,
@@ -91,6 +94,18 @@ pub fn adapter_config_json(config: &AdapterConfig, model: &ModelSpec) -> Value {
         value[QUANTIZATION] = how.name().into();
     }
     value
+}
+
+/// Returns the names of modules that have adapters, as peft compares them with the ends of paths.
+fn names_of(modules: &[LoraTarget], tower: Option<&TowerSpec>) -> Vec<String> {
+    let mut names: Vec<String> = modules.iter().map(|target| target.name().to_string()).collect();
+    for layer in tower.into_iter().flat_map(tower_adapted).flatten() {
+        let name = module_name(&layer.name);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// Writes a whole number without a fraction: peft declares alpha as an integer.
@@ -156,7 +171,7 @@ impl Read {
 
     pub fn with(self, targets: LoraTargets) -> AdapterConfig {
         let Read { rank, alpha, rslora, base, head, quantize, .. } = self;
-        AdapterConfig { rank, alpha, rslora, targets, base, head, quantize }
+        AdapterConfig { rank, alpha, rslora, targets, base, head, quantize, tower: None }
     }
 }
 
@@ -349,7 +364,8 @@ impl Config {
             let name = item.as_str().ok_or_else(|| self.wrong(key, item, "a list of names"))?;
             targets.extend(self.targets_of(key, name)?);
         }
-        Ok(Modules::Names(LoraTargets::new(targets).expect("the list has names, and each has targets")))
+        let of_tower = || unsupported(format!("{}: {key} has modules of a tower alone", self.file));
+        LoraTargets::new(targets).map(Modules::Names).ok_or_else(of_tower)
     }
 
     fn has_parameters(&self) -> bool {
@@ -381,7 +397,8 @@ impl Config {
         };
         let built = || LoraTarget::ALL.into_iter().filter(is_of_key);
         let meant: Vec<LoraTarget> = built().filter(is_meant).collect();
-        if !meant.is_empty() {
+        // The tensors show whether those of a tower are there.
+        if !meant.is_empty() || is_module(name) {
             return Ok(meant);
         }
         let names = built().map(LoraTarget::name).collect::<Vec<_>>().join(", ");

@@ -7,6 +7,7 @@
 mod config;
 mod names;
 mod refusal;
+mod tower;
 
 use crate::Head;
 use crate::source::{ADAPTER_CONFIG, is_repo, of_run};
@@ -14,7 +15,7 @@ use crate::storage::Storage;
 use crate::tensor_file::TensorFile;
 use crate::tensors::TensorInfo;
 use names::{Name, Part};
-use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, Unfit};
+use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, TowerSpec, Unfit};
 use plimsoll_base::{Error, Result, shown};
 pub(crate) use refusal::damaged;
 use refusal::unsupported;
@@ -22,7 +23,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use config::{AdapterConfig, adapter_config_json};
-pub use names::{ADAPTER_SCORE, ADAPTER_TENSORS_MAX, LoraPart, adapter_tensor_name, adapter_tensors};
+pub use names::{
+    ADAPTER_SCORE, ADAPTER_TENSORS_MAX, LoraPart, adapter_tensor_name, adapter_tensors, tower_adapter_name,
+};
 
 /// The weights' file name.
 pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
@@ -63,6 +66,17 @@ impl Adapter {
     /// Errors: `adapter-unsupported` (another kind of adapter), `adapter-damaged` (files that contradict themselves),
     /// `adapter-other-base` (shapes of another model), `model-file-missing`, and those of `TensorFile::open`.
     pub fn open(folder: &Path, model: &ModelSpec) -> Result<Adapter> {
+        Adapter::open_seeing(folder, model, || Ok(None))
+    }
+
+    /// Opens an adapter as `open` does, which may have adapters of the model's `tower` too.
+    ///
+    /// Errors: as `open`; those of `tower`.
+    pub fn open_seeing(
+        folder: &Path,
+        model: &ModelSpec,
+        tower: impl FnOnce() -> Result<Option<TowerSpec>>,
+    ) -> Result<Adapter> {
         let folder = &of_run(folder)?;
         require_files(folder)?;
         let path = folder.join(ADAPTER_CONFIG);
@@ -83,7 +97,7 @@ impl Adapter {
             Name::Of(Part { layer, expert, target, part }) => {
                 adapter_tensor_name(model, of_names, (layer, expert), target, part)
             }
-            _ => name.to_string(),
+            _ => tower::own_name(name).unwrap_or_else(|| name.to_string()),
         };
         let file = TensorFile::open(&weights)?.renamed(own_name)?;
         let found = Found { weights, model, rank: read.rank, base: read.base.as_deref(), last };
@@ -102,7 +116,8 @@ impl Adapter {
         found.check(targets, &tensors)?;
         found.check_score(&file, read.head)?;
         read.check_targets(targets, model, &path)?;
-        Ok(Adapter { config: read.with(targets), file })
+        let tower = tower::tower_of(&file, &found.weights, read.rank, tower)?;
+        Ok(Adapter { config: AdapterConfig { tower, ..read.with(targets) }, file })
     }
 
     /// Reads `out.len()` values of the tensor `name` from value `first` on, row by row, as f32. `staging` holds stored
@@ -190,7 +205,8 @@ impl Found<'_> {
     /// Sorts the tensors by place. Refuses names that such an adapter does not have.
     fn collect(&self, file: &TensorFile) -> Result<Tensors> {
         let mut tensors = Tensors::new();
-        let mut listed: Vec<&TensorInfo> = file.tensors().collect();
+        let of_text = |tensor: &&TensorInfo| !tower::is_of_tower(&tensor.name);
+        let mut listed: Vec<&TensorInfo> = file.tensors().filter(of_text).collect();
         listed.sort_by(|a, b| a.name.cmp(&b.name));
         for tensor in listed {
             let place = match names::parse(&tensor.name, self.last) {

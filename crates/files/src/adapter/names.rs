@@ -62,6 +62,13 @@ pub fn adapter_tensor_name(
     format!("{PREFIX}{layers}{layer}.{path}.{}.weight", part.name())
 }
 
+/// Returns the name in peft's file of an adapter's tensor of a linear layer outside of the decoder, from that of its
+/// weight: `base_model.model.model.visual.blocks.0.attn.qkv.lora_A.weight`.
+pub fn tower_adapter_name(weight: &str, part: LoraPart) -> String {
+    let module = weight.strip_suffix(".weight").unwrap_or(weight);
+    format!("{PREFIX}{module}.{}.weight", part.name())
+}
+
 /// Returns the places of a target's tensors in a layer: an expert's index, or none if a tensor is of the whole layer.
 pub(super) fn places(target: LoraTarget, model: &ModelSpec, layer: u32) -> impl Iterator<Item = Option<u32>> {
     let is_one = target.is_of_all_experts();

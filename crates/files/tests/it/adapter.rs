@@ -3,10 +3,12 @@
 use crate::common;
 
 use common::safetensors;
-use plimsoll_arch::{Family, FileShape, LoraShape, LoraTarget, LoraTargets, ModelSpec};
+use plimsoll_arch::{
+    Family, FileShape, LoraShape, LoraTarget, LoraTargets, ModelSpec, SightSpec, tower_adapted,
+};
 use plimsoll_files::{
     ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, Head, LoraPart, OpenModel, adapter_config_json,
-    adapter_tensor_name, adapter_tensors, spec_from_config,
+    adapter_tensor_name, adapter_tensors, spec_from_config, tower_adapter_name,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -126,6 +128,52 @@ fn names_follow_what_the_base_is_part_of() {
     twice.push((twice[0].0.replacen("model.layers.", "model.language_model.layers.", 1), twice[0].1.clone()));
     write(folder.path(), &config(), &twice);
     assert_eq!(Adapter::open(folder.path(), &wrapped).unwrap_err().slug, "model-file-corrupt");
+}
+
+/// Those of a tower are next to those of its text, of all its linear layers.
+#[test]
+fn adapters_of_a_tower_are_all_there_or_refused() {
+    let (wrapped, folder) = (ModelSpec { is_wrapped: true, ..model() }, tempfile::tempdir().unwrap());
+    let tower = SightSpec::preset("tiny-vl").unwrap().tower;
+    let mut all = adapter_tensors(shape(), &wrapped);
+    for layer in tower_adapted(&tower).iter().flatten() {
+        for (part, shape) in LoraPart::ALL.into_iter().zip([[RANK, layer.cols], [layer.rows, RANK]]) {
+            all.push((tower_adapter_name(&layer.name, part), shape.map(u64::from).to_vec()));
+        }
+    }
+    let has = |name: &str| all.iter().any(|(own, _)| own == name);
+    assert!(has("base_model.model.model.visual.blocks.0.attn.qkv.lora_A.weight"));
+    let mut config = config();
+    let open = |config: &Value, tensors: &Tensors, sees: bool| {
+        write(folder.path(), config, tensors);
+        Adapter::open_seeing(folder.path(), &wrapped, || Ok(sees.then_some(tower)))
+    };
+    let found = open(&config, &all, true).expect("the tensors decide").config;
+    assert_eq!((found.tower, found.shape()), (Some(tower), shape()));
+    config["target_modules"] = adapter_config_json(&found, &wrapped)["target_modules"].clone();
+    assert!(config["target_modules"].as_array().is_some_and(|names| names.contains(&json!("attn.qkv"))));
+    let old = |(name, shape): &(String, Vec<u64>)| {
+        (name.replace("model.model.visual", "model.visual"), shape.clone())
+    };
+    assert_eq!(
+        open(&config, &all.iter().map(old).collect(), true).expect("old names").config.tower,
+        Some(tower)
+    );
+    assert_eq!(open(&config, &all, false).unwrap_err().slug, "adapter-unsupported");
+    let wrong = |change: &dyn Fn(&mut Tensors)| {
+        let mut tensors = all.clone();
+        change(&mut tensors);
+        open(&config, &tensors, true).unwrap_err().slug
+    };
+    assert_eq!(wrong(&|all| drop(all.pop())), "adapter-damaged");
+    assert_eq!(wrong(&|all| all.last_mut().unwrap().1[1] += 1), "adapter-damaged");
+    let patches = "base_model.model.model.visual.patch_embed.proj.lora_A.weight";
+    assert_eq!(wrong(&|all| all.push((patches.into(), vec![3, 4]))), "adapter-unsupported");
+    let of_text =
+        |tensors: &Tensors| tensors.iter().filter(|(name, _)| !name.contains("visual")).cloned().collect();
+    assert_eq!(open(&config, &of_text(&all), true).expect("of the text alone").config.tower, None);
+    config["target_modules"] = json!(["attn.qkv"]);
+    assert_eq!(open(&config, &all, true).unwrap_err().slug, "adapter-unsupported");
 }
 
 #[test]

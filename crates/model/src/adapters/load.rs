@@ -55,6 +55,18 @@ impl<'x> AdaptersFrom<'x> {
         }
     }
 
+    /// Returns where a parameter's values come from: an adapter of a text alone has none of a tower, whose begin anew.
+    fn values_of(self, param: &Param) -> AdaptersFrom<'x> {
+        match self {
+            AdaptersFrom::Start { files: Some(files), seed, .. }
+                if param.is_of_tower() && files.config.tower.is_none() =>
+            {
+                AdaptersFrom::Seed(seed)
+            }
+            other => other.matrices(),
+        }
+    }
+
     /// Fills the head's only row.
     fn read_score(self, param: &Param, stored: &mut [u8], out: &mut [f32]) -> Result<()> {
         match self.score() {
@@ -131,7 +143,7 @@ fn fill(
         for first in (0..part.rows as usize).step_by(chunk) {
             let rows = chunk.min(part.rows as usize - first);
             let out = &mut values[..rows * width];
-            match (from.matrices(), param.kind) {
+            match (from.values_of(param), param.kind) {
                 (_, ParamKind::ValueHead) => from.read_score(param, stored, out)?,
                 (AdaptersFrom::Files(files), _) => {
                     param.each_stored_run((above + first, rows), |before, stored_row, run| {
@@ -140,7 +152,7 @@ fn fill(
                     })?;
                     check_finite(&part.name, (start + first) * width, out)?;
                 }
-                (AdaptersFrom::Seed(_), ParamKind::AdapterB(_)) => out.fill(0.0),
+                (AdaptersFrom::Seed(_), ParamKind::AdapterB(_) | ParamKind::TowerB(..)) => out.fill(0.0),
                 (AdaptersFrom::Seed(seed) | AdaptersFrom::Random(seed), _) => {
                     uniform(param, 1.0 / (width as f32).sqrt(), seed, (above + first) * width, out);
                 }

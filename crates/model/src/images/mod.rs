@@ -10,7 +10,7 @@ mod regions;
 mod seen;
 
 pub use index::{ImageIndex, TextImage, TextPlaces, place_rows};
-pub use regions::{ImageLimits, ImageRegions, images_layout, vectors_layout};
+pub use regions::{ImageLimits, ImageRegions, images_layout, kept_rows_layout, vectors_layout};
 pub use seen::SeenImages;
 
 use crate::tower::VectorTable;
@@ -18,13 +18,22 @@ use plimsoll_arch::RopeAxes;
 use plimsoll_device::{Axes, Device};
 use plimsoll_memory::Buf;
 
+/// Where a pass puts the gradients of vectors, if the tower is trained.
+#[derive(Clone, Copy, Debug)]
+pub enum VectorGradients<'p> {
+    /// They are added to those of a table.
+    Added(VectorTable<'p>),
+    /// They are kept as rows, [sets, I, H] f32: ranks add those of all passes, in order.
+    Kept(Buf<'p>),
+}
+
 /// The rows of images in a pass, with their index arrays on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Images<'p> {
     /// What the tower gave.
     pub(crate) vectors: VectorTable<'p>,
-    /// Where the vectors' gradients are added, if the tower is trained.
-    pub(crate) d_vectors: Option<VectorTable<'p>>,
+    /// Where the vectors' gradients go, if the tower is trained.
+    pub(crate) d_vectors: Option<VectorGradients<'p>>,
     /// [I] u32: rows of the pass that are vectors, ascending.
     rows: Buf<'p>,
     /// [I] u32: which vector each is.
@@ -38,15 +47,15 @@ pub struct Images<'p> {
 
 impl<'p> Images<'p> {
     /// Uploads the index arrays of a pass. Panics if they exceed a limit. `places`: [M, 3], those of all rows;
-    /// `vectors`: what the tower gave for the images of the pass; `d_vectors`: sums of their gradients, if the tower is
-    /// trained.
+    /// `vectors`: what the tower gave for the images of the pass; `d_vectors`: where their gradients go, if the tower
+    /// is trained.
     pub fn upload(
         dev: &dyn Device,
         regions: &ImageRegions<'p>,
         (index, places): (&ImageIndex, &[u32]),
         axes: RopeAxes,
         vectors: VectorTable<'p>,
-        d_vectors: Option<VectorTable<'p>>,
+        d_vectors: Option<VectorGradients<'p>>,
     ) -> Images<'p> {
         let count = index.rows.len();
         assert_eq!(count, index.which.len(), "a vector for each row");
@@ -100,7 +109,7 @@ impl<'p> Images<'p> {
     /// Adds the gradient of what came after layer `layer` to that of its vectors; `d`: that of the layer's output.
     pub(crate) fn add_after_backward(&self, dev: &dyn Device, layer: usize, d: Buf<'_>) {
         if let (Some(set), Some(to)) = (self.set_of(layer), self.d_vectors) {
-            self.give_back(dev, d, to.set(set));
+            self.give_back(dev, d, (to, set));
         }
     }
 
@@ -111,16 +120,24 @@ impl<'p> Images<'p> {
             return;
         }
         if let Some(to) = self.d_vectors {
-            self.give_back(dev, d, to.set(0));
+            self.give_back(dev, d, (to, 0));
         }
         dev.zero(self.taken);
         dev.replace_rows(self.taken, self.rows, d);
     }
 
-    /// Adds rows of gradients to those of vectors, rows ascending.
-    fn give_back(&self, dev: &dyn Device, d: Buf<'_>, to: Buf<'_>) {
-        dev.gather_rows(d, self.rows, self.taken);
-        dev.scatter_add_rows(self.taken, self.which, to);
+    /// Adds rows of gradients to those of vectors, rows ascending, or keeps them.
+    fn give_back(&self, dev: &dyn Device, d: Buf<'_>, (to, set): (VectorGradients<'_>, usize)) {
+        match to {
+            VectorGradients::Added(to) => {
+                dev.gather_rows(d, self.rows, self.taken);
+                dev.scatter_add_rows(self.taken, self.which, to.set(set));
+            }
+            VectorGradients::Kept(all) => {
+                let kept = kept_rows(all, (set, self.vectors.sets), self.taken.len());
+                dev.gather_rows(d, self.rows, kept);
+            }
+        }
     }
 
     /// Brings rows of text, one of each sequence, to their next places.
@@ -128,4 +145,9 @@ impl<'p> Images<'p> {
         assert!(!self.is_any(), "rows that are drawn are tokens");
         dev.next_places(self.places);
     }
+}
+
+/// Returns the first `elements` that a pass kept of one of `sets` sets.
+pub(crate) fn kept_rows(all: Buf<'_>, (set, sets): (usize, usize), elements: usize) -> Buf<'_> {
+    all.part(set, all.len() / sets).slice(0, elements)
 }

@@ -48,6 +48,19 @@ pub fn images_layout(spec: &SightSpec, target: Target, mode: Mode, limits: Image
     Ok(layout)
 }
 
+/// Returns the rows of gradients that a pass keeps for other ranks, [sets, I, H] f32, in the phase of a mode.
+///
+/// Errors: `size-overflow`.
+pub fn kept_rows_layout(
+    name: &str,
+    spec: &SightSpec,
+    target: Target,
+    mode: Mode,
+    rows: usize,
+) -> Result<Layout> {
+    vectors_layout(name, &spec.tower, target.pool, PhaseSet::of(&[mode.phase()]), rows)
+}
+
 /// Handles to the index arrays of images in a phase.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageRegions<'p> {

@@ -61,9 +61,34 @@ pub(super) struct LayerStep<'x, 'a> {
     pub(super) index: usize,
 }
 
-/// Computes out = x W^T + b, rounded once.
-pub(super) fn product(dev: &dyn Device, of: &Linear<'_>, x: Buf<'_>, out: Buf<'_>) {
-    dev.matmul(x, of.w, Some(of.b), out, false);
+/// Computes out = x W^T + b with adapters, rounded once.
+pub(super) fn product(dev: &dyn Device, pass: &TowerPass<'_>, of: &Linear<'_>, x: Buf<'_>, out: Buf<'_>) {
+    match of.adapted(Some(of.b)) {
+        Some(adapted) => {
+            let u = pass.u(x.len() / of.w.k, &adapted.adapter);
+            dev.adapted(x, adapted, None, u, out);
+        }
+        None => dev.matmul(x, of.w, Some(of.b), out, false),
+    }
+}
+
+/// Computes out = x W^T + b with adapters in f32, or resid + that. The bias is added last.
+fn product_f32(
+    dev: &dyn Device,
+    pass: &TowerPass<'_>,
+    of: &Linear<'_>,
+    (x, resid): (Buf<'_>, Option<Buf<'_>>),
+    out: Buf<'_>,
+) {
+    match (of.adapted(None), resid) {
+        (Some(adapted), resid) => {
+            let u = pass.u(x.len() / of.w.k, &adapted.adapter);
+            dev.adapted(x, adapted, resid, u, out);
+        }
+        (None, Some(resid)) => dev.matmul_add(x, of.w, resid, out),
+        (None, None) => dev.matmul(x, of.w, None, out, false),
+    }
+    dev.add_bias(out, of.b);
 }
 
 impl<'a> LayerStep<'_, 'a> {
@@ -73,13 +98,12 @@ impl<'a> LayerStep<'_, 'a> {
         let (spec, r) = (&tower.spec, &pass.regions);
         let (norm, mid) = (pass.rows_of(r.norm), pass.mid(index));
         w.attn_norm.forward(dev, spec.eps, pass.resid(index), norm);
-        product(dev, &w.qkv, norm, pass.rows_of(r.qkv));
+        product(dev, pass, &w.qkv, norm, pass.rows_of(r.qkv));
         let mixed = self.attend();
-        dev.matmul_add(mixed, w.output.w, pass.resid(index), mid);
-        dev.add_bias(mid, w.output.b);
+        product_f32(dev, pass, &w.output, (mixed, Some(pass.resid(index))), mid);
         w.ffn_norm.forward(dev, spec.eps, mid, norm);
         let up = pass.rows_of(r.up);
-        product(dev, &w.up, norm, up);
+        product(dev, pass, &w.up, norm, up);
         match spec.mlp {
             TowerMlp::Plain(how) => dev.gelu(how, up, self.act()),
             TowerMlp::Gated(how) => dev.glu(how, up, spec.ffn as usize, self.act()),
@@ -115,9 +139,7 @@ impl<'a> LayerStep<'_, 'a> {
 
     fn add_down(&self) {
         let LayerStep { dev, w, pass, index, .. } = *self;
-        let next = pass.resid(index + 1);
-        dev.matmul_add(self.act(), w.down.w, pass.mid(index), next);
-        dev.add_bias(next, w.down.b);
+        product_f32(dev, pass, &w.down, (self.act(), Some(pass.mid(index))), pass.resid(index + 1));
     }
 }
 
@@ -145,12 +167,11 @@ fn merge<'p>(
 ) {
     let norm = merge_input(dev, spec, w, pass, x);
     let up = pass.merged(spec, pass.regions.merge);
-    product(dev, &w.up, norm, up);
+    product(dev, pass, &w.up, norm, up);
     dev.gelu(Gelu::Erf, up, up);
     let windowed = pass.windowed(spec);
     let to = windowed.map_or(out, |(vectors, _)| vectors);
-    dev.matmul(up, w.down.w, None, to, false);
-    dev.add_bias(to, w.down.b);
+    product_f32(dev, pass, &w.down, (up, None), to);
     if let Some((vectors, order)) = windowed {
         dev.replace_rows(vectors, order, out);
     }

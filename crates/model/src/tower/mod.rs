@@ -2,11 +2,13 @@
 //! images, and a row sees all rows of its own image and none of others.
 //!
 //! What it gives are vectors in a table: set 0 has those of tokens, the further sets are added after layers of the
-//! text. The update keeps each layer's input and computes the rest of a layer again.
+//! text. The update keeps each layer's input and computes the rest of a layer again. Products may have adapters, which
+//! are then trained instead of all weights.
 //!
 //! Legend: M patches, h hidden, a heads, d elements of a head, w = a d with heads padded to whole vectors, f
 //! feed-forward, s^2 rows of a vector, n vectors, H width of a vector.
 
+mod adapters;
 mod backward;
 mod forward;
 mod index;
@@ -14,7 +16,8 @@ mod params;
 mod pass;
 mod regions;
 
-pub use backward::backward as tower_backward;
+pub use adapters::TowerAdapters;
+pub use backward::{TowerGradients, backward as tower_backward};
 pub use forward::forward as tower_forward;
 pub use index::{PatchGrid, TowerIndex};
 pub use params::{TowerParams, load_tower, tower_table};

@@ -4,7 +4,7 @@ use crate::load::load_flat;
 use crate::params::{ParamTable, Part};
 use plimsoll_arch::{ParamKind, TowerParam, TowerSpec, tower_tensors};
 use plimsoll_base::{Bytes, DType, Result};
-use plimsoll_device::{Device, LayerNorm, Layouts, Matrix, MatrixLayout, Norm};
+use plimsoll_device::{Adapted, Adapter, Device, LayerNorm, Layouts, Matrix, MatrixLayout, Norm};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Buf;
 
@@ -36,11 +36,19 @@ pub fn load_tower(
     load_flat(dev, model, table, (params.all, params.patch.layout), seed, staging)
 }
 
-/// A product with a bias: y = x W^T + b.
+/// A product with a bias, y = x W^T + b, and with adapters, if it has some.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear<'a> {
     pub(super) w: Matrix<'a>,
     pub(super) b: Buf<'a>,
+    pub(super) adapter: Option<Adapter<'a>>,
+}
+
+impl<'a> Linear<'a> {
+    /// Returns its weights with its adapters, and a bias or none.
+    pub(super) fn adapted(&self, bias: Option<Buf<'a>>) -> Option<Adapted<'a>> {
+        self.adapter.map(|adapter| Adapted { w: self.w, codes: None, bias, adapter })
+    }
 }
 
 /// Weight of a norm, and its bias if it takes the mean away.
@@ -111,6 +119,7 @@ impl<'a> TowerParams<'a> {
         let linear = |[w, b]: [P; 2], index| Linear {
             w: matrix(w, index).expect("a product of the table"),
             b: vector(b, index).expect("products have biases"),
+            adapter: None,
         };
         let norm = |[w, b]: [P; 2], index| NormParams {
             w: vector(w, index).expect("a norm of the table"),

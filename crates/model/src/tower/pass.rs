@@ -6,7 +6,7 @@ use super::regions::{SegmentRegions, TowerRegions, padded};
 use plimsoll_arch::{RopeAxes, TowerSpec};
 use plimsoll_base::math::{pow, sin_cos};
 use plimsoll_device::{
-    Axes, Batch, ColumnOrder, Columns, Device, Heads, KV_BLOCK, Kv, MoveColumns, Rotation,
+    Adapter, Axes, Batch, ColumnOrder, Columns, Device, Heads, KV_BLOCK, Kv, MoveColumns, Rotation,
 };
 use plimsoll_memory::Buf;
 
@@ -110,6 +110,11 @@ impl<'p> TowerPass<'p> {
     /// Returns the first M rows of a region of rows.
     pub(super) fn rows_of(&self, buf: Buf<'p>) -> Buf<'p> {
         buf.slice(0, buf.len() / self.regions.positions.len() * self.rows)
+    }
+
+    /// Returns u of a product's adapters for some rows. Panics if the plan has no adapters of a tower.
+    pub(super) fn u(&self, rows: usize, adapter: &Adapter<'_>) -> Buf<'p> {
+        self.regions.u.expect("a pass with adapters has their u").slice(0, rows * adapter.a.n)
     }
 
     /// Returns learned position `corner` of each patch and its weight, [M] each.

@@ -2,7 +2,7 @@
 
 use crate::activations::mode::Mode;
 use crate::activations::shape::Target;
-use plimsoll_arch::{TowerMlp, TowerParam, TowerSpec, tower_tensors};
+use plimsoll_arch::{TowerMlp, TowerParam, TowerSpec, TowerTensor, tower_adapted, tower_tensors};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::{KV_BLOCK, SEGMENT_FIELDS};
 use plimsoll_memory::{Buf, InPhase, Layout, Pool};
@@ -42,7 +42,7 @@ fn sizes(
     spec: &TowerSpec,
     kind: &plimsoll_device::Layouts,
     weights: DType,
-    update: bool,
+    (update, rank): (bool, Option<u32>),
     limits: TowerLimits,
 ) -> Vec<(&'static str, Vec<usize>, DType)> {
     let m = limits.patches;
@@ -93,10 +93,39 @@ fn sizes(
     if wide > h {
         all.extend([("wide_qkv", vec![m, 3 * wide], weights), ("mixed", vec![m, h], weights)]);
     }
+    if let Some(rank) = rank {
+        all.push(("u", vec![m, widest_u(spec, rank)], weights));
+    }
     if update {
         all.extend(sizes_of_update(spec, kind, weights, limits));
     }
+    if let Some(rank) = rank.filter(|_| update) {
+        all.push(("d_u", vec![m, widest_u(spec, rank)], weights));
+        all.push(("adapt_pack", vec![adapter_pack(spec, kind, weights, (limits, rank))], weights));
+    }
     all
+}
+
+/// Returns the width of u of the product with the most linear layers.
+fn widest_u(spec: &TowerSpec, rank: u32) -> usize {
+    rank as usize * tower_adapted(spec).iter().map(Vec::len).max().unwrap_or(0)
+}
+
+/// Returns the elements of scratch for packing what gradients of adapters are products of.
+fn adapter_pack(
+    spec: &TowerSpec,
+    kind: &plimsoll_device::Layouts,
+    weights: DType,
+    (limits, rank): (TowerLimits, u32),
+) -> usize {
+    let vectors = limits.patches / spec.rows_per_vector() as usize;
+    let of = |layers: &Vec<TowerTensor>| {
+        let rows = if layers[0].param.is_merger() { vectors } else { limits.patches };
+        let pack = |n: u32, k: u32| (kind.pack)(rows as u64, n.into(), k.into(), weights);
+        let down = pack(rank * layers.len() as u32, layers[0].cols);
+        layers.iter().map(|layer| pack(layer.rows, rank)).fold(down, u64::max)
+    };
+    tower_adapted(spec).iter().map(of).max().unwrap_or(0) as usize
 }
 
 /// Sizes of the regions that a backward pass adds, as `sizes`.
@@ -133,6 +162,7 @@ fn sizes_of_update(
 }
 
 /// Returns the regions of a tower's pass in the phase of a mode. Names begin with the mode's prefix and `tower`.
+/// `rank`: that of the tower's adapters, if it has some.
 ///
 /// Errors: `size-overflow`.
 pub fn tower_layout(
@@ -141,11 +171,12 @@ pub fn tower_layout(
     target: Target,
     mode: Mode,
     limits: TowerLimits,
+    rank: Option<u32>,
 ) -> Result<Layout> {
     let mut layout = Layout::new();
     let phases = PhaseSet::of(&[mode.phase()]);
     let update = mode.recompute().is_some();
-    for (name, shape, dtype) in sizes(spec, target.kind, weights, update, limits) {
+    for (name, shape, dtype) in sizes(spec, target.kind, weights, (update, rank), limits) {
         let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
         let name = format!("{}.tower.{name}", mode.prefix());
         layout.arena(&name, "model", target.pool, phases, &shape, dtype)?;
@@ -197,6 +228,8 @@ pub(super) struct TowerBack<'p> {
     pub(super) d_vectors: Buf<'p>,
     pub(super) d_merge: Buf<'p>,
     pub(super) pack: Buf<'p>,
+    /// The gradient of u, [M, S r] e, and scratch for packing, where adapters are trained.
+    pub(super) adapt: Option<(Buf<'p>, Buf<'p>)>,
 }
 
 /// Handles to the regions of a pass through a tower.
@@ -224,6 +257,8 @@ pub struct TowerRegions<'p> {
     /// [M, f] e: the activation's output, unless it is in place.
     pub(super) act: Option<Buf<'p>>,
     pub(super) merge: Buf<'p>,
+    /// [M, S r] e: u of one product at a time, where products have adapters.
+    pub(super) u: Option<Buf<'p>>,
     pub(super) back: Option<TowerBack<'p>>,
 }
 
@@ -246,6 +281,7 @@ impl<'p> TowerRegions<'p> {
             d_vectors: buf("d_vectors"),
             d_merge: buf("d_merge"),
             pack: buf("pack"),
+            adapt: get("d_u").map(|d_u| (d_u, buf("adapt_pack"))),
         });
         TowerRegions {
             places: buf("places"),
@@ -271,6 +307,7 @@ impl<'p> TowerRegions<'p> {
             up: buf("up"),
             act: get("act"),
             merge: buf("merge"),
+            u: get("u"),
             back,
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! Tolerances are those of `golden`: they are about four times what the same numbers computed in float64 differ by.
 
+mod adapters;
+
 use crate::common::{AnyDevice, Machine, golden_dir, whole_sequences};
 use plimsoll_arch::{Cache, Caches, ModelSpec, SightSpec, TokenRun};
 use plimsoll_base::{Bytes, DType, PhaseSet};
@@ -9,13 +11,13 @@ use plimsoll_device::{Device, Matrix, MatrixLayout, NO_PARENT, Sampling, TowerPa
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout};
 use plimsoll_model::tower::{
-    PatchGrid, Tower, TowerIndex, TowerLimits, TowerParams, TowerPass, TowerRegions, VectorTable, load_tower,
-    tower_backward, tower_forward, tower_layout, tower_rope_layout, tower_table,
+    PatchGrid, Tower, TowerGradients, TowerIndex, TowerLimits, TowerParams, TowerPass, TowerRegions,
+    VectorTable, load_tower, tower_backward, tower_forward, tower_layout, tower_rope_layout, tower_table,
 };
 use plimsoll_model::{
     Activations, Decoder, Derivatives, ImageIndex, ImageLimits, ImageRegions, Mode, ParamTable, Params, Pass,
-    PassIndex, PassLimits, Recompute, SeenImages, TextImage, TextPlaces, activations_layout, advance,
-    backward, draw, head, images_layout, layers, load, rope, upload_keys, vectors_layout,
+    PassIndex, PassLimits, Recompute, SeenImages, TextImage, TextPlaces, VectorGradients, activations_layout,
+    advance, backward, draw, head, images_layout, layers, load, rope, upload_keys, vectors_layout,
 };
 use safetensors::SafeTensors;
 
@@ -32,6 +34,7 @@ const LIMITS: PassLimits = PassLimits {
 const IMAGE_LIMITS: ImageLimits = ImageLimits { rows: 160, image_rows: 40 };
 const VECTORS: usize = 32;
 const TOWER_LIMITS: TowerLimits = TowerLimits { patches: 96, images: 2 };
+const RANK: u32 = 4;
 const UPDATE: Mode = Mode::Update(Recompute::None);
 
 struct Reference(Vec<u8>);
@@ -105,13 +108,18 @@ impl Seeing {
                 layout.arena(&name, "test", target.pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
             }
         }
+        let adapters = adapters::table(&spec, &sight, kind, dtype);
+        for name in ["adapters", "adapters.grads"] {
+            let shape = [adapters.tower_run().elements];
+            layout.arena(name, "test", target.pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
+        }
         layout.extend(rope::layout(&spec, 128, target.pool).unwrap());
         layout.extend(tower_rope_layout(&sight.tower, 16, target.pool).unwrap());
         let TowerLimits { patches, images } = TOWER_LIMITS;
-        let passes = TowerPasses { spec: sight.tower, patches, images };
+        let passes = TowerPasses { spec: sight.tower, patches, images, rank: Some(RANK) };
         layout.extend(machine.scratch_and(&spec, dtype, threads, LIMITS, Some(passes)));
         layout.extend(activations_layout(&spec, dtype, target, mode, LIMITS).unwrap());
-        layout.extend(tower_layout(&sight.tower, dtype, target, mode, TOWER_LIMITS).unwrap());
+        layout.extend(tower_layout(&sight.tower, dtype, target, mode, TOWER_LIMITS, Some(RANK)).unwrap());
         layout.extend(images_layout(&sight, target, mode, IMAGE_LIMITS).unwrap());
         for name in ["vectors", "d_vectors"] {
             let (tower, phases) = (&sight.tower, PhaseSet::of(&[mode.phase()]));
@@ -152,6 +160,7 @@ impl Seeing {
             tower: &tower,
             decoder: &decoder,
             tables: &self.tables,
+            adapters: ["adapters", "adapters.grads"].map(|name| resident.buf(name)),
         })
     }
 }
@@ -170,6 +179,8 @@ struct Run<'a> {
     tower: &'a Tower<'a>,
     decoder: &'a Decoder<'a>,
     tables: &'a [ParamTable; 2],
+    /// Adapters of the tower, and their gradients.
+    adapters: [Buf<'a>; 2],
 }
 
 /// Numbers of the rows of the three sequences, and the places of all of them.
@@ -234,7 +245,7 @@ impl<'a> Run<'a> {
     }
 
     fn seen<'m>(&'m self, images: &'m [TextImage]) -> SeenImages<'m, 'a> {
-        let (vectors, d_vectors) = (self.vectors, Some(self.d_vectors));
+        let (vectors, d_vectors) = (self.vectors, Some(VectorGradients::Added(self.d_vectors)));
         SeenImages { spec: self.sight, regions: self.images, vectors, d_vectors, images }
     }
 
@@ -388,12 +399,26 @@ fn texts_with_images_and_their_gradients_agree_with_transformers() {
                 let d: VectorTable<'_> = run.d_vectors;
                 // What was there is overwritten.
                 run.dev.write_f32(run.tower_grads.all, 0, &vec![7.0; run.tower_grads.all.len()]);
-                tower_backward(run.dev, run.tower, run.tower_grads, false, &tower_pass, (&d, 0));
+                tower_backward(
+                    run.dev,
+                    run.tower,
+                    TowerGradients::Weights(run.tower_grads),
+                    false,
+                    &tower_pass,
+                    (&d, 0),
+                );
                 run.check_gradients(name, &run.tables[0], run.grads.all);
                 run.check_gradients(name, &run.tables[1], run.tower_grads.all);
                 // Adding to it doubles it.
                 let once = read(run.dev, run.tower_grads.all.slice(0, 256));
-                tower_backward(run.dev, run.tower, run.tower_grads, true, &tower_pass, (&d, 0));
+                tower_backward(
+                    run.dev,
+                    run.tower,
+                    TowerGradients::Weights(run.tower_grads),
+                    true,
+                    &tower_pass,
+                    (&d, 0),
+                );
                 let twice = read(run.dev, run.tower_grads.all.slice(0, 256));
                 assert!(once.iter().zip(&twice).all(|(a, b)| 2.0 * a == *b), "{name}: added to");
             });
@@ -502,7 +527,7 @@ fn seen_in(dtype: DType, name: &str, threads: usize, machine: Machine) -> [Vec<f
         let (table, d) = (&run.tables[1], run.d_vectors);
         let wave: Vec<f32> = (0..d.all.len()).map(|i| (i as f32 * 0.7).sin()).collect();
         run.dev.write_f32(d.all, 0, &wave);
-        tower_backward(run.dev, run.tower, run.tower_grads, false, &pass, (&d, 0));
+        tower_backward(run.dev, run.tower, TowerGradients::Weights(run.tower_grads), false, &pass, (&d, 0));
         let layout = MatrixLayout::of_weights(table.device, dtype);
         let mut grads = Vec::new();
         for param in &table.params {

@@ -20,7 +20,7 @@ pub(crate) fn album(run: &RunSpec, model: &OpenModel) -> Result<Option<Arc<Album
     if run.data.images.is_none() && !draws(run) {
         let data = &run.data;
         let named = [
-            (run.model_options.tower == TowerUse::Train, "model_options.tower"),
+            (run.model_options.tower != TowerUse::Frozen, "model_options.tower"),
             (data.image_pixels_min.is_some(), "data.image_pixels_min"),
             (data.image_pixels_max.is_some(), "data.image_pixels_max"),
         ];
@@ -43,22 +43,22 @@ fn nothing_to_see(key: &str) -> Error {
         .hint(format!("set data.images to the column with the images, or remove {key}"))
 }
 
-/// Requires that all parts of a run read images.
+/// Requires that all parts of a run read images, and that a tower with adapters has their keys.
 ///
-/// Errors: `images-not-built`.
+/// Errors: `images-not-built`, `contradictory-keys`.
 fn check(run: &RunSpec) -> Result<()> {
-    let trains = run.model_options.tower == TowerUse::Train;
+    if run.model_options.tower == TowerUse::Adapters && run.lora.is_none() {
+        let message = "model_options.tower = \"adapters\", and the run file has no [lora]";
+        return Err(Error::usage("contradictory-keys", message).hint(
+            "add [lora], whose rank and alpha hold for the tower, or set model_options.tower = \"train\"",
+        ));
+    }
     let parts = [
         (run.learns_from() != Some(LearnsFrom::Samples), "pairs, labels and completions"),
         (run.environment().is_some(), "prompts of environments and agents"),
         (run.distill().is_some(), "the prompts of a teacher"),
         (!run.model_rewards.is_empty(), "what reward models read"),
-        (
-            trains && run.has_reference(),
-            "a reference next to a tower that is trained: it would see by the new tower",
-        ),
         (run.critic().is_some() && !run.critic_is_of_actor(), "a critic of another model"),
-        (trains && run.critic().is_some(), "a critic next to a tower that is trained"),
     ];
     let Some((_, what)) = parts.into_iter().find(|(has, _)| *has) else { return Ok(()) };
     Err(Error::usage("images-not-built", format!("{what} take no images"))
@@ -89,7 +89,7 @@ pub(crate) fn shape(
     prompt_tokens: Option<usize>,
 ) -> Result<Option<SightShape>> {
     let Some(album) = album else { return Ok(None) };
-    let (prompts, trains) = (run.prompts_under_way() as usize, run.model_options.tower == TowerUse::Train);
+    let (prompts, trains) = (run.prompts_under_way() as usize, run.model_options.tower != TowerUse::Frozen);
     let Some(tokens) = prompt_tokens else {
         return Ok(Some(SightShape { trains, ..album.shape(prompts) }));
     };

@@ -4,7 +4,7 @@ use plimsoll_arch::{
     LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Unfit, nearest_preset, preset_of,
 };
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Distill, LoraSpec, ModelOptions, RunSpec, SamplerSpec};
+use plimsoll_config::{Distill, LoraSpec, ModelOptions, RunSpec, SamplerSpec, TowerUse};
 use plimsoll_files::{
     ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, adapter_ends, adapter_tensors,
 };
@@ -136,7 +136,8 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
             let message = format!("model = \"{}\" is an adapter, and lora.adapter names another", run.model);
             return Err(Error::usage("adapter-differs", message).hint("remove lora.adapter"));
         }
-        let mut adapter = Adapter::open(folder, &model.spec)?;
+        let tower = || Ok(model.sight()?.map(|sight| sight.tower));
+        let mut adapter = Adapter::open_seeing(folder, &model.spec, tower)?;
         if adapter.config.head == Head::Score && !run.trains_scores() {
             let message =
                 format!("{} is the adapter of a reward model, which predicts no tokens", folder.display());
@@ -148,7 +149,9 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
         model.adapter = Some(adapter);
         model.eos_token_ids = adapter_ends(folder, &model.eos_token_ids)?;
     }
-    let Some(AdapterConfig { rank, alpha, rslora, targets, .. }) = model.adapter.as_ref().map(|a| &a.config)
+    let adapts = run.model_options.tower == TowerUse::Adapters;
+    let Some(AdapterConfig { rank, alpha, rslora, targets, tower, .. }) =
+        model.adapter.as_ref().map(|a| &a.config)
     else {
         return Ok(model);
     };
@@ -166,6 +169,10 @@ fn with_adapter(run: &RunSpec, mut model: OpenModel) -> Result<OpenModel> {
                 "to train all weights: `plimsoll checkpoint export --merge`, and set `model` to the result",
             ));
     };
+    if tower.is_some() && !adapts {
+        let message = format!("{name} has adapters of the tower, which the run would lose");
+        return Err(Error::usage("adapter-differs", message).hint("set model_options.tower = \"adapters\""));
+    }
     let own = lora.targets.of_model(&model.spec);
     let same = (lora.rank, lora.alpha, lora.rslora, own) == (*rank, *alpha, *rslora, *targets);
     if same {

@@ -45,6 +45,7 @@ impl<'a> Role<'a> {
             layers,
             teacher,
             seen: images.map(|images| images.seen(phase, pass.mode)),
+            d_vectors: images.and_then(|images| images.gradients(phase)),
             acts: Activations::bind(phase, pass.mode, pass.limits),
             grads: self.bind_gradients(phase),
             partial: self.partial(phase),
@@ -155,7 +156,9 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
                 pass.add_load(dev, load);
             }
             stats.rows += adding.end(&mut turn, buffers)? as u64;
-            stats.micro_batches += turn.batches.len() as u32;
+            let batches = std::mem::take(&mut turn.batches);
+            self.add_vectors(adding, packer, sequences, (&batches, first))?;
+            stats.micro_batches += batches.len() as u32;
             stats.backward_s += started.elapsed().as_secs_f64();
         }
         let started = Instant::now();

@@ -14,8 +14,10 @@ mod in_order;
 mod kept;
 mod role;
 mod tower;
+mod tower_adapters;
 mod trainer;
 mod update;
+mod vectors;
 
 pub use in_order::InOrder;
 pub use role::{Loss, LossOf, Passes, Role, Scores, UpdateStats};

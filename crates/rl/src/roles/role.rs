@@ -214,18 +214,24 @@ impl<'a> Role<'a> {
     ) -> Result<UpdateStats> {
         let Passes { dev, group, overlay, packer, mut images, tower, teacher, .. } = with;
         let phase = enter_update(dev, overlay, images.as_deref_mut(), self, &of)?;
-        if let (Some(_), Some(images)) = (&tower, &images) {
+        let learns = tower.is_some() || self.adapts_tower();
+        if let Some(images) = images.as_ref().filter(|_| learns) {
             images.begin_gradients(dev, &phase);
         }
         let with = GradientPasses { dev, group, packer, images: images.as_deref(), teacher };
         let (sum, stats) = self.gradients(with, &phase, buffers, of)?;
+        if let Some(images) = images.as_deref_mut() {
+            self.add_tower(dev, &phase, images, sum)?;
+        }
         let of_tower = match (&tower, images.as_deref_mut()) {
             (Some(tower), Some(images)) => tower.gradients(dev, &phase, images)?,
             _ => 0.0,
         };
         let stats = self.apply(dev, &phase, (sum, of_tower), stats, how, group)?;
-        if let (Some(tower), Some(images)) = (tower, images) {
+        if let Some(tower) = tower {
             tower.apply(dev, &phase, how, stats.grad_norm);
+        }
+        if let Some(images) = images.filter(|_| learns) {
             images.forget();
         }
         Ok(stats)

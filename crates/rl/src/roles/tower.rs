@@ -1,4 +1,5 @@
-//! A tower over images that learns with the text that reads its vectors: its optimizer, and its part of an update.
+//! A tower over images that learns with the text that reads its vectors: its optimizer, and its part of an update. The
+//! adapters of a tower are among those of its text, and have their optimizer.
 
 use plimsoll_base::{Bytes, Phase, Result};
 use plimsoll_device::{Device, MatrixLayout};
@@ -6,6 +7,7 @@ use plimsoll_files::{TRAINED_TOWER, WHOLE_TOWER};
 use plimsoll_infer::image_table::ImageTable;
 use plimsoll_infer::phases::enter;
 use plimsoll_memory::{Buf, InPhase, Overlay, Resident};
+use plimsoll_model::tower::{TowerGradients, TowerParams};
 use plimsoll_model::{FlatTensors, Mode, ParamTable, restore};
 use plimsoll_plan::RunShape;
 use plimsoll_run::checkpoint::TOWER_OPTIMIZER;
@@ -57,7 +59,8 @@ impl<'a> TrainedTower<'a> {
         images: &mut ImageTable<'a>,
     ) -> Result<f64> {
         let grads = phase.buf(GRADIENTS);
-        images.backward(dev, (phase, self.mode), &self.table, grads)?;
+        let params = TowerParams::bind(images.spec(), &self.table, grads.dtype(), grads);
+        images.backward(dev, (phase, self.mode), TowerGradients::Weights(&params))?;
         let norm = self.optimizer.grad_norm(dev, grads);
         if norm.is_finite() {
             return Ok(norm);

@@ -9,6 +9,7 @@ use plimsoll_base::Result;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_infer::bound::Sources;
+use plimsoll_infer::image_table::ImageTable;
 use plimsoll_infer::sampler::Sampler;
 use plimsoll_memory::{Arena, Buf};
 use plimsoll_model::{AdaptersFrom, ParamTable};
@@ -28,6 +29,8 @@ pub struct Trainer<'a> {
     packer: Option<Packer>,
     /// The tower over images, where it learns with the first role.
     pub(crate) tower: Option<TrainedTower<'a>>,
+    /// What a reference sees by next to a tower that learns.
+    reference_images: Option<ImageTable<'a>>,
     /// The ranks that make its passes together.
     pub group: &'a Group,
     /// All ranks and this one's place, where ranks only sample or only train.
@@ -59,6 +62,13 @@ impl<'a> Trainer<'a> {
         }
         sampler.take_album(&sources)?;
         let tower = TrainedTower::bind(dev, sampler.resident, shape, sampler.images.as_ref());
+        let reference_images = match sources.album {
+            Some(album) => {
+                let of = (sources.model, album.clone());
+                ImageTable::bind_reference(dev, sampler.resident, shape, of, sampler.loading)?
+            }
+            None => None,
+        };
         let planned = shape.step_arrays();
         Ok(Trainer {
             sampler,
@@ -66,6 +76,7 @@ impl<'a> Trainer<'a> {
             roles,
             packer: shape.packs().map(|pass| Packer::new(pass, planned.sequences)),
             tower,
+            reference_images,
             group: Group::alone(),
             apart: None,
             lengths: Lengths::default(),
@@ -142,11 +153,17 @@ impl<'a> Trainer<'a> {
             let updates = updates(role.shape.name);
             role.restore(*dev, overlay, checkpoint, updates, loading.staging)?;
         }
-        if let (Some(tower), Some(images)) = (&mut self.tower, images) {
+        if let Some(tower) = &mut self.tower {
             tower.restore(*dev, overlay, (checkpoint, of_tower), loading.staging)?;
-            images.forget();
         }
+        images.iter_mut().for_each(ImageTable::forget);
         self.meet()
+    }
+
+    /// Returns the seconds in which images were decoded and seen since the last call; none without images.
+    pub(crate) fn take_image_seconds(&mut self) -> Option<f64> {
+        let tables = self.sampler.images.iter_mut().chain(&mut self.reference_images);
+        tables.map(ImageTable::take_seconds).reduce(|one, other| one + other)
     }
 
     /// Calls `body` with a role and the buffer through which its parts pass to files, between two updates.
@@ -332,14 +349,16 @@ impl<'a> Trainer<'a> {
     }
 
     fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut TokenArrays) {
-        let Trainer { sampler, roles, packer, tower, arrays, group, .. } = self;
+        let Trainer { sampler, roles, packer, tower, reference_images, arrays, group, .. } = self;
         let Sampler { dev, shape, overlay, images, .. } = sampler;
         let packer = packer.as_mut().expect("what has passes over whole sequences packs");
         let (before, rest) = roles.split_at_mut(index);
         let (role, after) = rest.split_first_mut().expect("an index of a role");
         let teacher = before.iter().chain(&*after).find(|other| other.keeps_rows());
         let positions = shape.positions;
-        let (images, tower) = (images.as_mut(), tower.as_mut().filter(|_| index == 0));
+        // A critic reads the vectors of the policy's tower, and gives that no gradients.
+        let own = reference_images.as_mut().filter(|_| role.shape.name == RoleName::Reference);
+        let (images, tower) = (own.or(images.as_mut()), tower.as_mut().filter(|_| index == 0));
         (role, Passes { dev: *dev, group, overlay, packer, images, tower, positions, teacher }, arrays)
     }
 }

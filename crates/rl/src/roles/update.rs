@@ -5,6 +5,7 @@ use super::role::Role;
 use crate::arrays::TokenArrays;
 use plimsoll_device::Device;
 use plimsoll_files::Head;
+use plimsoll_model::tower::VectorTable;
 use plimsoll_model::{Activations, Derivatives, Layers, SeenImages, TeacherHead};
 use plimsoll_ranks::Group;
 use plimsoll_train::Partial;
@@ -19,6 +20,8 @@ pub(super) struct Update<'x, 'a, 'p> {
     pub(super) acts: Activations<'p>,
     /// The images of its prompts, if there are some.
     pub(super) seen: Option<SeenImages<'x, 'p>>,
+    /// The gradients of images' vectors, if this is the phase that trains a tower.
+    pub(super) d_vectors: Option<VectorTable<'p>>,
     /// Buffers for the gradients of this rank's micro-batches.
     pub(super) grads: RoleGradients<'p>,
     /// Places of those gradients in the flat buffer.

@@ -266,7 +266,7 @@ fn write_small(
 
 /// Returns the peft configuration of the adapters that a run trains.
 fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterConfig> {
-    let Lora { shape, alpha, rslora, quantize, .. } = trainer.sampler.shape.lora?;
+    let Lora { shape, alpha, rslora, quantize, tower, .. } = trainer.sampler.shape.lora?;
     let base =
         model.adapter.as_ref().map_or(Some(model.source.clone()), |adapter| adapter.config.base.clone());
     Some(AdapterConfig {
@@ -277,6 +277,7 @@ fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterCon
         base: base.map(|base| adapter_base(&base)),
         head: trainer.sampler.shape.head,
         quantize,
+        tower,
     })
 }
 

@@ -76,8 +76,8 @@ impl LanguageRun<'_> {
         }
         let mut metrics = report.metrics;
         metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
-        if let Some(images) = &mut self.trainer.sampler.images {
-            metrics.insert("time/images".into(), images.take_seconds());
+        if let Some(seconds) = self.trainer.take_image_seconds() {
+            metrics.insert("time/images".into(), seconds);
         }
         let sets: Vec<&str> = self.session.data.names().collect();
         let groups = report.samples.as_ref().map_or(&[][..], StepSamples::groups);

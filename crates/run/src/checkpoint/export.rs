@@ -9,8 +9,8 @@ use plimsoll_arch::{SightSpec, expected_tensors, tower_tensors};
 use plimsoll_base::{Bytes, DType, Error, Result, read_small_text};
 use plimsoll_files::{
     ADAPTER_CONFIG, FileRecord, Head, OpenModel, PREPROCESSOR, PROCESSOR_FILES, SafetensorsWriter,
-    TensorDecl, check_against, config_json, generation_config_json, score_config_json, whole_config_json,
-    whole_name, write_new,
+    TensorDecl, check_against, config_json, generation_config_json, is_written_whole, score_config_json,
+    whole_config_json, whole_name, write_new,
 };
 use plimsoll_text::files_to_save;
 use serde::Serialize;
@@ -95,6 +95,13 @@ fn export_opened(
     ask: Ask<'_>,
 ) -> Result<Exported> {
     let dtypes = Dtypes::of(model, trained, ask.dtype)?;
+    let of_tower = model.adapter.as_ref().is_some_and(|adapter| adapter.config.tower.is_some());
+    if of_tower && (ask.is_gguf || !is_written_whole(model.spec.family)) {
+        let message =
+            format!("{} has adapters of the tower, and this export has the text alone", model.source);
+        return Err(Error::new("merge-refused", message)
+            .hint("leave out --format gguf, or --merge: the adapter alone is a folder of peft's"));
+    }
     check_against(model)?;
     let (record, sums) = if ask.is_gguf {
         write_gguf(model, made, dtypes, ask.to, ask.progress)?

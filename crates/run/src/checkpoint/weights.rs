@@ -1,12 +1,14 @@
 //! Streams weights into a file: rows as f32, in bounded memory, with an adapter added. W + scale B A is computed in f32
 //! and rounded once, to the file's dtype; W is decoded, in the run's dtype. Rounding may undo changes: it is counted.
 
-use plimsoll_arch::{LoraTarget, LoraTargets, Quantization, is_kept_in_f32};
+use plimsoll_arch::{
+    LoraTarget, LoraTargets, Quantization, TOWER_PREFIX, TowerSpec, is_kept_in_f32, tower_adapted,
+};
 use plimsoll_base::nf4::{CODES_OF_WORD, NF4_BLOCK, decode, encode};
 use plimsoll_base::{Bytes, DType, Encoding, Error, Result};
 use plimsoll_files::{
     ADAPTER_SCORE, Adapter, AdapterConfig, Head, LoraPart, OpenModel, SCORE, TensorInfo, adapter_tensor_name,
-    stored,
+    stored, tower_adapter_name,
 };
 use std::ops::Range;
 
@@ -163,6 +165,9 @@ fn read_rows(
 fn is_linear(tensor: &str) -> bool {
     // Several layers in one tensor, as in Phi-3.
     const FUSED: [&str; 2] = ["self_attn.qkv_proj", "mlp.gate_up_proj"];
+    if tensor.starts_with(TOWER_PREFIX) {
+        return false;
+    }
     let module = tensor.strip_suffix(".weight").unwrap_or_default();
     let is_of_layer = |linear: &str| module.strip_suffix(linear).is_some_and(|rest| rest.ends_with('.'));
     let is_of_expert = |linear: &str| {
@@ -254,6 +259,9 @@ impl Factors {
     /// Reads the factors of a weight; `None` if the adapter does not change it.
     fn of(model: &OpenModel, adapter: &Adapter, weight: &str) -> Result<Option<Factors>> {
         let AdapterConfig { rank, targets, .. } = adapter.config;
+        if let Some(tower) = adapter.config.tower.as_ref().filter(|_| weight.starts_with(TOWER_PREFIX)) {
+            return Factors::of_tower(tower, adapter, weight);
+        }
         let Some(of) = Of::weight(weight, targets, model) else { return Ok(None) };
         let (inputs, outputs) = of.target.widths(&model.spec, of.layer);
         let is_whole = of.target.is_of_all_experts();
@@ -278,6 +286,24 @@ impl Factors {
         let rows_each = if of.has_all { outputs as usize } else { 1 };
         let is_transposed = of.target.row(&model.spec, of.layer).is_some_and(|row| row.is_transposed);
         Ok(Some(Factors { a, b, rank, outputs: of.rows.len(), rows_each, is_transposed }))
+    }
+
+    /// Reads the factors of a tower's weight; `None` for those without adapters.
+    fn of_tower(tower: &TowerSpec, adapter: &Adapter, weight: &str) -> Result<Option<Factors>> {
+        let adapted = tower_adapted(tower);
+        let Some(layer) = adapted.iter().flatten().find(|layer| layer.name == weight) else {
+            return Ok(None);
+        };
+        let (rank, outputs) = (adapter.config.rank as usize, layer.rows as usize);
+        let read = |part, elements: usize| -> Result<Vec<f32>> {
+            let mut out = vec![0.0; elements];
+            adapter.read(&tower_adapter_name(weight, part), 0, &mut vec![0; 1 << 16], &mut out)?;
+            Ok(out)
+        };
+        let a = read(LoraPart::A, rank * layer.cols as usize)?;
+        let scale = adapter.config.scale() as f32;
+        let b = read(LoraPart::B, outputs * rank)?.into_iter().map(|b| b * scale).collect();
+        Ok(Some(Factors { a, b, rank, outputs, rows_each: 1, is_transposed: false }))
     }
 
     /// Adds rows `first..` of the product to `rows`, and counts the effects of rounding.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// Why a setting about images is left out of a run on text.
 const OF_TEXT: &str = "prompts are text, which moves no layer of pictures";
 /// Why an adapter leaves the tower alone.
-const OF_ADAPTER: &str = "adapters are of the layers of the text here, and the tower stays as it is";
+const OF_ADAPTER: &str = "adapters are of layers of the text, and the tower stays as it is";
 
 /// A stack's settings about images, each by its first name; empty if it has none.
 #[derive(Clone, Copy)]
@@ -48,7 +48,7 @@ impl Of {
 /// Writes the keys, after the method, the data and the adapter. A model that sees by its name has the column `images`,
 /// which rows may lack, where no setting names another.
 pub(crate) fn images(draft: &mut Draft, of: &Of) {
-    excluded(draft, of);
+    let is_excluded = excluded(draft, of);
     if draft.misses("data.images", &[of.column]) {
         return;
     }
@@ -76,7 +76,7 @@ pub(crate) fn images(draft: &mut Draft, of: &Of) {
     };
     draft.set_text("data.images", &column, &from);
     areas(draft, of);
-    tower(draft, of);
+    tower(draft, of, is_excluded);
 }
 
 /// Returns true if a setting or a variable about images is written out, of a model that is trained on text as well.
@@ -95,17 +95,20 @@ fn column_of(text: &str) -> Option<String> {
     (table.len() == 1).then_some(column)
 }
 
-/// Takes the layers that an adapter leaves out: those of the tower have none here.
-fn excluded(draft: &mut Draft, of: &Of) {
+/// Takes the layers that an adapter leaves out. Returns true if they are those of the tower.
+fn excluded(draft: &mut Draft, of: &Of) -> bool {
     if let Some(given) = draft.unread(of.excluded).cloned() {
-        return draft.refuse(&given, Unbuilt::Adapters);
+        draft.refuse(&given, Unbuilt::Adapters);
+        return false;
     }
-    let Some(taken) = draft.take_text(of.excluded) else { return };
-    if taken.value.trim_matches(['.', '*', '[', ']', '(', ')', '"', '\'', ' ']) == "visual" {
+    let Some(taken) = draft.take_text(of.excluded) else { return false };
+    let is_tower = taken.value.trim_matches(['.', '*', '[', ']', '(', ')', '"', '\'', ' ']) == "visual";
+    if is_tower {
         draft.leave(&taken, OF_ADAPTER);
     } else if taken.value != "[]" {
         draft.is_not_built(&taken, Unbuilt::Adapters);
     }
+    is_tower
 }
 
 fn areas(draft: &mut Draft, of: &Of) {
@@ -120,7 +123,7 @@ fn areas(draft: &mut Draft, of: &Of) {
     }
 }
 
-fn tower(draft: &mut Draft, of: &Of) {
+fn tower(draft: &mut Draft, of: &Of, is_excluded: bool) {
     let has_adapter = ["lora.rank", "lora.adapter"].iter().any(|key| draft.get(key).is_some());
     let frozen = draft.take_text(of.frozen);
     let is_frozen = frozen.as_ref().and_then(|taken| flag(&taken.value)).unwrap_or(of.is_frozen);
@@ -135,14 +138,20 @@ fn tower(draft: &mut Draft, of: &Of) {
             draft.change(&taken, "the tower is trained with the part that joins it to the text here");
         }
     }
-    if let Some(taken) = draft.take(of.adapted)
-        && flag(&taken.value).unwrap_or(true)
-    {
-        draft.is_not_built(&taken, Unbuilt::Adapters);
+    if let Some(taken) = draft.take(of.adapted) {
+        if flag(&taken.value).unwrap_or(true) {
+            draft.set_text("model_options.tower", "adapters", &taken.from);
+        }
+        return;
     }
+    // All linear layers of a model are those of its tower too.
+    let is_of_all = draft.get("lora.targets").is_none_or(|targets| targets.contains("all-linear"));
+    let adapts = draft.get("lora.rank").is_some() && is_of_all && !is_excluded;
     match frozen {
-        Some(taken) if has_adapter && !is_frozen => draft.change(&taken, OF_ADAPTER),
-        _ if has_adapter || is_frozen => {}
+        _ if is_frozen => {}
+        _ if adapts => draft.set_text("model_options.tower", "adapters", &from),
+        Some(taken) if has_adapter => draft.change(&taken, OF_ADAPTER),
+        _ if has_adapter => {}
         _ => draft.set_text("model_options.tower", "train", &from),
     }
 }

@@ -191,6 +191,8 @@ fn recipes_with_images_name_their_column_and_whether_the_tower_learns() {
          actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.model.exclude_modules='.*visual.*'"
     );
     has("verl", &verl(model, &lora), &[images, "rank = 64"], &["tower ="]);
+    let all = lora.split(" actor_rollout_ref.model.exclude_modules").next().expect("what is before it");
+    has("verl", &verl(model, all), &[images, "rank = 64", "tower = \"adapters\""], &[]);
     refused(
         "verl",
         &verl(model, "actor_rollout_ref.model.lora_rank=8 actor_rollout_ref.model.exclude_modules=[lm_head]"),
@@ -226,6 +228,9 @@ fn areas_and_towers_of_slime_swift_and_trl() {
         &["tower ="],
     );
     has("swift", &swift("--freeze_vit false --freeze_aligner false"), &[images, area, train], &[]);
+    let lora = swift("--freeze_vit false --freeze_aligner false --lora_dropout 0")
+        .replace("tuner_type full", "tuner_type lora");
+    has("swift", &lora, &[images, "tower = \"adapters\""], &[]);
     refused("swift", &swift("--freeze_aligner false"), &["weights that stay as they are"]);
     let text = swift("--freeze_vit true").replace("Qwen2.5-VL-3B", "Qwen2.5-3B");
     has("swift", &text, &[], &["images =", "image_pixels", "tower ="]);
@@ -238,6 +243,8 @@ fn areas_and_towers_of_slime_swift_and_trl() {
         --reward_funcs think_format_reward --max_completion_length 1024";
     has("trl", trl, &[images, train], &[]);
     has("trl", &format!("{trl} --use_peft --lora_target_modules q_proj v_proj"), &[images], &["tower ="]);
+    let all = format!("{trl} --use_peft --lora_dropout 0 --lora_target_modules all-linear");
+    has("trl", &all, &[images, "tower = \"adapters\""], &[]);
 }
 
 #[test]
