@@ -6,7 +6,7 @@ use plimsoll_arch::SightSpec;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Data;
 use plimsoll_files::OpenModel;
-use plimsoll_images::{FAMILIES, Marks, PatchGrid, Prepared, expand, header, prepare};
+use plimsoll_images::{Expanded, FAMILIES, Marks, PatchGrid, Prepared, expand, header, prepare};
 use plimsoll_plan::SightShape;
 use plimsoll_reward::SampleImage;
 use plimsoll_text::{ImageFolder, ImageSource};
@@ -87,6 +87,27 @@ impl Album {
         Ok(Album { sight, processor, vocab: model.spec.vocab, images: Mutex::default() })
     }
 
+    /// Returns V: numbers of rows from there on are vectors.
+    pub fn vocab(&self) -> u32 {
+        self.vocab
+    }
+
+    /// Returns how a teacher sees the images, which it must cut as the run's model does.
+    ///
+    /// Errors: those of `open`; `images-not-built` for a teacher that cuts images otherwise.
+    pub fn teacher_sight(&self, teacher: &OpenModel, data: &Data) -> Result<SightSpec> {
+        let of_teacher = |error: Error| error.fact("it is distill.teacher");
+        let Album { sight, processor, .. } = Album::open(teacher, data).map_err(of_teacher)?;
+        let [own, its] = [&self.sight, &sight].map(|sight| (sight.image_token, sight.around));
+        if processor == self.processor && own == its {
+            return Ok(sight);
+        }
+        let message = format!("{} cuts images into other patches than the student", teacher.source);
+        Err(Error::usage("images-not-built", message)
+            .fact("it is distill.teacher, and a prompt has its images once, for both")
+            .hint("choose a teacher of the student's family"))
+    }
+
     /// Returns the largest images and prompts so far.
     pub fn sizes(&self) -> AlbumSizes {
         self.images().sizes
@@ -96,7 +117,7 @@ impl Album {
     pub fn shape(&self, prompts: usize) -> SightShape {
         let AlbumSizes { patches, side, vectors, pixels, file } = self.sizes();
         let vectors = vectors.saturating_mul(prompts);
-        SightShape { spec: self.sight, patches, side, vectors, pixels, file, trains: false }
+        SightShape { spec: self.sight, patches, side, vectors, pixels, file, trains: false, teacher: None }
     }
 
     /// Takes the images of a prompt whose tokens have a placeholder for each. Returns its rows, tokens and numbers of
@@ -110,23 +131,32 @@ impl Album {
         folder: Option<&Arc<ImageFolder>>,
         place: &str,
     ) -> Result<(Vec<u32>, Vec<Arc<RowImage>>)> {
+        let taken = self.admit(images, folder, place)?;
+        let placed = self.place(ids, &taken).map_err(|error| error.fact(format!("the row: {place}")))?;
+        Ok((placed.ids, taken))
+    }
+
+    /// Gives the images of a row their numbers.
+    ///
+    /// Errors: those of reading the headers of images.
+    pub fn admit(
+        &self,
+        images: Vec<Result<ImageSource>>,
+        folder: Option<&Arc<ImageFolder>>,
+        place: &str,
+    ) -> Result<Vec<Arc<RowImage>>> {
         let mut found = Vec::with_capacity(images.len());
         for (i, source) in images.into_iter().enumerate() {
             found.push(self.read(source?, folder, format!("{place}: image {}", i + 1))?);
         }
-        let tokens: Vec<usize> = found.iter().map(|(image, _)| image.tokens).collect();
-        let SightSpec { image_token: pad, around: [start, end], .. } = self.sight;
-        let mut expanded = expand(ids, Marks { start, pad, end }, &tokens)
-            .map_err(|error| error.fact(format!("the row: {place}")))?;
         let mut all = self.images();
-        all.sizes.vectors = all.sizes.vectors.max(tokens.iter().sum());
+        all.sizes.vectors = all.sizes.vectors.max(found.iter().map(|(image, _)| image.tokens).sum());
         let mut taken = Vec::with_capacity(found.len());
-        for ((image, size), range) in found.into_iter().zip(expanded.images) {
+        for (image, size) in found {
             let first = all.next;
             let after = u32::try_from(image.tokens).ok().and_then(|tokens| first.checked_add(tokens));
             all.next = after.filter(|next| next.checked_add(self.vocab).is_some()).ok_or_else(too_many)?;
             all.sizes.add(&image, size);
-            expanded.ids[range].iter_mut().zip(self.vocab + first..).for_each(|(id, number)| *id = number);
             let image = Arc::new(RowImage { first, ..image });
             all.of_rows.insert(first, Arc::downgrade(&image));
             taken.push(image);
@@ -135,7 +165,22 @@ impl Album {
         if all.of_rows.len().is_power_of_two() {
             all.of_rows.retain(|_, image| image.strong_count() > 0);
         }
-        Ok((expanded.ids, taken))
+        Ok(taken)
+    }
+
+    /// Writes the numbers of images into tokens that have a placeholder for each. Returns the rows, with where each
+    /// image is.
+    ///
+    /// Errors: `image-count`.
+    pub fn place(&self, ids: &[u32], images: &[Arc<RowImage>]) -> Result<Expanded> {
+        let tokens: Vec<usize> = images.iter().map(|image| image.tokens).collect();
+        let SightSpec { image_token: pad, around: [start, end], .. } = self.sight;
+        let mut placed = expand(ids, Marks { start, pad, end }, &tokens)?;
+        for (image, range) in images.iter().zip(&placed.images) {
+            let numbers = self.vocab + image.first..;
+            placed.ids[range.clone()].iter_mut().zip(numbers).for_each(|(id, number)| *id = number);
+        }
+        Ok(placed)
     }
 
     /// Returns the images of prompts that are in the album, each once, by their first vectors.

@@ -210,7 +210,7 @@ impl<'a> BoundModel<'a> {
         let pass = self.shape.score.expect("the plan has a scoring pass for each role that scores");
         let images = match images {
             Some(images) => {
-                images.hold(dev, overlay, sequences.iter().map(|sequence| sequence.prompt))?;
+                images.hold(dev, overlay, sequences.iter().flat_map(|s| [s.prompt, s.response]))?;
                 Some(&*images)
             }
             None => None,
@@ -219,12 +219,12 @@ impl<'a> BoundModel<'a> {
         let acts = Activations::bind(&phase, pass.mode, pass.limits);
         let from = self.layers(dev, &phase);
         let decoder = &*from.decoder().over(pass.vocab);
-        let seen = images.map(|images| images.seen(&phase, pass.mode));
+        let seen = images.map(|images| (images.seen(&phase, pass.mode), images.vocab()));
         let (mut first, keeps) = (0, pass.limits.taught > 0);
         while first < sequences.len() {
             let batch = packer.pack_as(pass.packing, sequences, first)?;
             let pass = match &seen {
-                Some(seen) => seen.upload_texts(dev, acts, batch.index, self.shape.spec.vocab)?,
+                Some((seen, vocab)) => seen.upload_texts(dev, acts, batch.index, *vocab)?,
                 None => Pass::upload(dev, acts, batch.index),
             };
             layers(dev, &*from, &pass);

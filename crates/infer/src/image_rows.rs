@@ -34,13 +34,25 @@ pub fn first_rows(
     part: Part,
     mut visit: impl FnMut(usize, ImageRow, Option<&Arc<ImageFolder>>) -> Result<()>,
 ) -> Result<Option<usize>> {
-    let Some(images) = data.images.as_ref().filter(|_| sees) else {
+    let Some((columns, folder)) = columns_of(path, data, sees)? else {
         return first_prompts(path, &data.prompt_column, part, |i, row| {
-            refuse_image_row(&row, path, data)?;
-            visit(i, ImageRow { place: String::new(), row, images: Vec::new() }, None)
+            refuse_image_row(&row.columns, path, data)?;
+            visit(i, ImageRow::of_text(row), None)
         });
     };
-    let folder = Arc::new(ImageFolder::of(path, data.image_folder.as_deref().map(Path::new))?);
-    let columns = ImageColumns { prompt: &data.prompt_column, images, placeholder: PLACEHOLDER };
     first_prompts_with_images(path, columns, part, |i, row| visit(i, row, Some(&folder)))
+}
+
+/// Returns where the rows of a file have their images, and the folder in which their names are looked for; none if no
+/// column is named, or nothing `sees`.
+///
+/// Errors: those of `ImageFolder::of`.
+pub fn columns_of<'d>(
+    path: &Path,
+    data: &'d Data,
+    sees: bool,
+) -> Result<Option<(ImageColumns<'d>, Arc<ImageFolder>)>> {
+    let Some(images) = data.images.as_ref().filter(|_| sees) else { return Ok(None) };
+    let folder = Arc::new(ImageFolder::of(path, data.image_folder.as_deref().map(Path::new))?);
+    Ok(Some((ImageColumns { prompt: &data.prompt_column, images, placeholder: PLACEHOLDER }, folder)))
 }

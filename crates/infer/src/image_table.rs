@@ -2,10 +2,10 @@
 
 use crate::album::{Album, RowImage};
 use crate::phases::enter;
-use crate::sight::bind_tower;
+use crate::sight::{TowerOf, bind_tower};
 use crate::weights::Loading;
-use plimsoll_arch::TowerSpec;
-use plimsoll_base::{Phase, Result};
+use plimsoll_arch::{SightSpec, TowerSpec};
+use plimsoll_base::Result;
 use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_images::{PatchRows, Pixels, Prepared};
@@ -30,6 +30,7 @@ const KEPT_ROWS: &str = "images.kept_rows";
 /// The vectors of images, computed where they are needed and kept while they are.
 pub struct ImageTable<'a> {
     pub album: Arc<Album>,
+    sight: SightSpec,
     tower: Tower<'a>,
     vectors: VectorTable<'a>,
     /// The images that the table has, by their first vectors.
@@ -46,18 +47,23 @@ pub struct ImageTable<'a> {
 }
 
 impl<'a> ImageTable<'a> {
-    /// Binds the tower of a plan with images, and reads its weights.
+    /// Binds a tower of a plan with images, and reads its weights from `model`.
     ///
     /// Errors: those of reading.
     pub fn bind(
         dev: &dyn Device,
         resident: Resident<'a>,
         shape: &RunShape,
-        (model, album): (&OpenModel, Arc<Album>),
+        (model, album, of): (&OpenModel, Arc<Album>, TowerOf),
         how: Loading,
     ) -> Result<ImageTable<'a>> {
-        let of = (resident.buf("tower.weights"), resident.buf("images.vectors"));
-        let mut table = ImageTable::bind_as(dev, resident, shape, of, (model, album), how)?;
+        let [weights, vectors] =
+            ["tower.weights", "images.vectors"].map(|name| resident.buf(&of.region(name)));
+        let mut table =
+            ImageTable::bind_as(dev, resident, (shape, of), (weights, vectors), (model, album), how)?;
+        if of == TowerOf::Teacher {
+            return Ok(table);
+        }
         table.pixels = shape.tower_learns().map(|_| BTreeMap::new());
         let first = shape.roles().swap_remove(0);
         if let Some((lora, adapters)) = first.lora.zip(first.adapters()) {
@@ -88,25 +94,26 @@ impl<'a> ImageTable<'a> {
     ) -> Result<Option<ImageTable<'a>>> {
         let Some(vectors) = resident.get("reference.images") else { return Ok(None) };
         let weights = resident.get("reference.tower").unwrap_or_else(|| resident.buf("tower.weights"));
-        let of = (weights, vectors);
-        ImageTable::bind_as(dev, resident, shape, of, (model, album), how).map(Some)
+        let of = (shape, TowerOf::Run);
+        ImageTable::bind_as(dev, resident, of, (weights, vectors), (model, album), how).map(Some)
     }
 
     fn bind_as(
         dev: &dyn Device,
         resident: Resident<'a>,
-        shape: &RunShape,
+        (shape, of): (&RunShape, TowerOf),
         (weights, vectors): (Buf<'a>, Buf<'a>),
         (model, album): (&OpenModel, Arc<Album>),
         how: Loading,
     ) -> Result<ImageTable<'a>> {
-        let sight = shape.sight.as_ref().expect("a plan with images");
-        let tower = bind_tower(dev, resident, shape, weights, model, how)?;
+        let sight = of.sight(shape);
+        let tower = bind_tower(dev, resident, (shape, of), weights, model, how)?;
         let vectors = VectorTable::new(&sight.spec.tower, vectors);
-        let (held, mode) = (Vec::new(), Mode::Rollout { truncates: shape.truncates });
+        let (held, mode) = (Vec::new(), of.mode(shape));
         let rows = PatchRows::new(album.processor);
         Ok(ImageTable {
             album,
+            sight: sight.spec,
             tower,
             vectors,
             held,
@@ -124,20 +131,20 @@ impl<'a> ImageTable<'a> {
         self.vectors.vectors() / self.album.sizes().vectors.max(1)
     }
 
-    /// Holds the images of prompts, in a phase of its own where some are missing.
+    /// Holds the images that texts name, in a phase of its own where some are missing.
     ///
     /// Errors: those of reading and decoding images.
     pub fn hold<'p>(
         &mut self,
         dev: &dyn Device,
         overlay: &mut Overlay<'_>,
-        prompts: impl Iterator<Item = &'p [u32]>,
+        texts: impl Iterator<Item = &'p [u32]>,
     ) -> Result<()> {
-        let wanted = self.album.of_prompts(prompts);
+        let wanted = self.album.of_prompts(texts);
         if self.has(&wanted) {
             return Ok(());
         }
-        let phase = enter(dev, overlay, Phase::Rollout);
+        let phase = enter(dev, overlay, self.mode.phase());
         self.see(dev, &phase, &wanted)
     }
 
@@ -154,13 +161,26 @@ impl<'a> ImageTable<'a> {
         if self.has(&wanted) { Ok(()) } else { self.see(dev, phase, &wanted) }
     }
 
+    /// Returns V: numbers of rows from there on are vectors.
+    pub fn vocab(&self) -> u32 {
+        self.album.vocab()
+    }
+
+    /// Runs a pass over the smallest image, in a phase of its own, as `rehearse`.
+    ///
+    /// Errors: those of the device.
+    pub fn rehearse_apart(&mut self, dev: &dyn Device, overlay: &mut Overlay<'_>) -> Result<()> {
+        let phase = enter(dev, overlay, self.mode.phase());
+        self.rehearse(dev, &phase)
+    }
+
     /// Returns what passes of a mode need to know, in its phase.
     pub fn seen<'m, 'p>(&'m self, phase: &InPhase<'p>, mode: Mode) -> SeenImages<'m, 'p>
     where
         'a: 'p,
     {
         SeenImages {
-            spec: &self.album.sight,
+            spec: &self.sight,
             regions: ImageRegions::bind(phase, mode),
             vectors: self.vectors,
             d_vectors: self.gradients_in(phase),

@@ -2,8 +2,8 @@
 
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Data;
-use plimsoll_text::{ImageColumns, Row, each_prompt_with_images};
-use serde_json::Value;
+use plimsoll_text::{ImageColumns, each_row_s_images};
+use serde_json::{Map, Value};
 use std::path::Path;
 
 /// Columns with images in sets for TRL, verl, slime and ms-swift.
@@ -22,9 +22,9 @@ pub fn refuse_images(path: &Path, data: &Data) -> Result<()> {
 /// them.
 ///
 /// Errors: those of `refuse_images`.
-pub fn refuse_image_row(row: &Row, path: &Path, data: &Data) -> Result<()> {
+pub fn refuse_image_row(columns: &Map<String, Value>, path: &Path, data: &Data) -> Result<()> {
     let is_read = |name: &&&str| !data.ignore.iter().any(|ignored| ignored == **name);
-    let has = |name: &&&str| row.columns.get(**name).is_some_and(holds_images);
+    let has = |name: &&&str| columns.get(**name).is_some_and(holds_images);
     let found = COLUMNS.iter().filter(is_read).find(has);
     match found.filter(|_| data.images.is_none()) {
         Some(column) => refuse(path, data, column),
@@ -47,7 +47,7 @@ fn holds_images(value: &Value) -> bool {
 fn refuse(path: &Path, data: &Data, column: &str) -> Result<()> {
     let (mut rows, mut with_images) = (0, 0);
     let columns = ImageColumns { prompt: &data.prompt_column, images: column, placeholder: "" };
-    each_prompt_with_images(path, columns, |_, row| {
+    each_row_s_images(path, columns, |row| {
         rows += 1;
         with_images += u64::from(!row.images.is_empty());
         Ok(())

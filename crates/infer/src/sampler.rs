@@ -5,6 +5,7 @@ use crate::bound::{BoundModel, Sources};
 use crate::image_table::ImageTable;
 use crate::phases::enter;
 use crate::served_images::ServedTower;
+use crate::sight::TowerOf;
 use crate::weights::Loading;
 use plimsoll_base::{Phase, Result};
 use plimsoll_config::Rollout;
@@ -62,7 +63,7 @@ impl<'a> Sampler<'a> {
     /// Errors: those of reading the tower's weights.
     pub fn take_album(&mut self, sources: &Sources<'_>) -> Result<()> {
         if let Some(album) = sources.album.filter(|_| self.shape.sight.is_some()) {
-            let of = (sources.model, album.clone());
+            let of = (sources.model, album.clone(), TowerOf::Run);
             self.images = Some(ImageTable::bind(self.dev, self.resident, self.shape, of, self.loading)?);
             self.engine.take_images();
         }

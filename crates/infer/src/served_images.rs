@@ -43,7 +43,15 @@ pub(crate) fn served_images(
     let (patches, side) =
         (largest * sight.tower.rows_per_vector() as usize, largest * sight.tower.merge as usize);
     // The server decodes on a thread of its own, and holds pixels: their bytes are among those of clients.
-    let shape =
-        SightShape { spec: sight, patches, side, vectors: served.vectors, pixels: 0, file: 0, trains: false };
+    let shape = SightShape {
+        spec: sight,
+        patches,
+        side,
+        vectors: served.vectors,
+        pixels: 0,
+        file: 0,
+        trains: false,
+        teacher: None,
+    };
     (served, shape)
 }

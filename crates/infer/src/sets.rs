@@ -58,8 +58,7 @@ pub fn test_items(name: &str, data: &Data, text: &TextModel, max: Option<u32>) -
         task.test_rows(PLACEHOLDER).enumerate().try_for_each(|(i, row)| add(i, row, None))?;
     } else if name.starts_with("builtin:") {
         let mut rows = Task::parse(name)?.test_rows().into_iter().enumerate();
-        let row = |row| ImageRow { place: String::new(), row, images: Vec::new() };
-        rows.try_for_each(|(i, of)| add(i, row(of), None))?;
+        rows.try_for_each(|(i, row)| add(i, ImageRow::of_text(row), None))?;
     } else {
         if text.album.is_none() {
             refuse_images(Path::new(name), data)?;

@@ -8,8 +8,9 @@ use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_images::{FAMILIES, Processor};
 use plimsoll_memory::{Buf, Resident};
+use plimsoll_model::Mode;
 use plimsoll_model::tower::{Tower, TowerParams, load_tower};
-use plimsoll_plan::RunShape;
+use plimsoll_plan::{RunShape, SightShape, TEACHER_SEES};
 use serde_json::Value;
 use std::path::Path;
 
@@ -76,22 +77,58 @@ pub(crate) fn takes_none(model: &OpenModel) -> Error {
         .hint("Qwen3-VL, Qwen3.5 and Qwen2.5-VL with their towers take images")
 }
 
+/// The towers that a plan with images may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TowerOf {
+    /// That of the model which the run samples from or trains.
+    Run,
+    /// That of a teacher, which sees the same images.
+    Teacher,
+}
+
+impl TowerOf {
+    /// Returns the name of its region.
+    pub(crate) fn region(self, name: &str) -> String {
+        match self {
+            TowerOf::Run => name.to_string(),
+            TowerOf::Teacher => format!("teacher.{name}"),
+        }
+    }
+
+    /// Returns its shape. Panics if the plan has no such tower.
+    pub(crate) fn sight(self, shape: &RunShape) -> SightShape {
+        let sight = shape.sight.as_ref().expect("a plan with images");
+        match self {
+            TowerOf::Run => *sight,
+            TowerOf::Teacher => sight.of_teacher().expect("a plan with a teacher that sees"),
+        }
+    }
+
+    /// Returns the mode of its passes forward.
+    pub(crate) fn mode(self, shape: &RunShape) -> Mode {
+        match self {
+            TowerOf::Run => Mode::Rollout { truncates: shape.truncates },
+            TowerOf::Teacher => TEACHER_SEES,
+        }
+    }
+}
+
 /// Binds a tower of a plan with images to the buffer `all`, and reads its weights.
 ///
 /// Errors: those of reading.
 pub(crate) fn bind_tower<'a>(
     dev: &dyn Device,
     resident: Resident<'a>,
-    shape: &RunShape,
+    (shape, of): (&RunShape, TowerOf),
     all: Buf<'a>,
     model: &OpenModel,
     how: Loading,
 ) -> Result<Tower<'a>> {
-    let sight = shape.sight.as_ref().expect("a plan with images");
+    let sight = of.sight(shape);
     let table = sight.table(shape.target, shape.weights);
     let params = TowerParams::bind(&sight.spec.tower, &table, shape.weights, all);
     load_tower(dev, model, &table, &params, how.seed, how.staging)?;
-    let tower = Tower { spec: sight.spec.tower, params, rope: resident.buf("tower.rope") };
+    let tower = Tower { spec: sight.spec.tower, params, rope: resident.buf(&of.region("tower.rope")) };
     tower.fill_rope(dev);
     Ok(tower)
 }

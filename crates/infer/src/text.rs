@@ -229,7 +229,16 @@ impl TextModel {
         let item = self.item(of.row)?;
         let Some(album) = &self.album else { return Ok(item) };
         let (ids, images) = album.take(&item.ids, of.images, folder, &of.place)?;
-        Ok(Item { ids, images, ..item })
+        let teacher = if item.teacher.is_empty() {
+            item.teacher
+        } else {
+            let of_teacher = |error: Error| {
+                let error = error.fact(format!("the row: {}", of.place));
+                error.fact("it is the prompt as the teacher reads it")
+            };
+            album.place(&item.teacher, &images).map_err(of_teacher)?.ids
+        };
+        Ok(Item { ids, teacher, images, ..item })
     }
 
     /// Describes what was done to a prompt, and shows it as the model reads it.

@@ -59,6 +59,7 @@ pub use role_name::{PerRole, RoleName};
 pub use roles::{PassShape, RoleShape, UpdateShape, WeightsAre};
 pub use shape::{Offload, RunShape, Training};
 pub use sight::{DECODERS, SightShape};
+pub use sight_regions::TEACHER_SEES;
 pub use step_arrays::{
     KEPT_PIECE_BYTES, KeptRows, Lists, StepArrays, StepPart, aligned_bytes, aligned_text_bytes,
 };

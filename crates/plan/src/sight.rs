@@ -38,6 +38,8 @@ pub struct SightShape {
     pub file: u64,
     /// True if the tower is trained.
     pub trains: bool,
+    /// How a teacher with a tower of its own sees the same images.
+    pub teacher: Option<SightSpec>,
 }
 
 impl SightShape {
@@ -56,7 +58,13 @@ impl SightShape {
         let side = ((RATIO_MAX * area).sqrt() / patch).ceil() as usize;
         let side = side.min(patches.next_multiple_of(spec.tower.merge as usize));
         let vectors = tokens.saturating_mul(prompts);
-        SightShape { spec, patches, side, vectors, pixels: PIXELS_MAX, file: FILE_BYTES_MAX, trains: false }
+        let (pixels, file) = (PIXELS_MAX, FILE_BYTES_MAX);
+        SightShape { spec, patches, side, vectors, pixels, file, trains: false, teacher: None }
+    }
+
+    /// Returns the shape of a teacher's tower and its vectors, if it has its own.
+    pub fn of_teacher(&self) -> Option<SightShape> {
+        self.teacher.map(|spec| SightShape { spec, trains: false, teacher: None, ..*self })
     }
 
     /// Returns the table of the tower's weights.
@@ -86,6 +94,8 @@ impl SightShape {
         let of_vector = 3 * u64::from(tower.patch * tower.patch * tower.rows_per_vector());
         let kept = if self.trains { of_vector * self.vectors as u64 } else { 0 };
         let decoding = (DECODERS as u64).saturating_mul(one);
+        // A teacher's patches are written apart from the student's, one after the other.
+        let tables = tables + u64::from(self.teacher.is_some());
         decoding.saturating_add(2 * resized + tables * of_patches).saturating_add(kept)
     }
 }

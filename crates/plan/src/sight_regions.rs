@@ -13,6 +13,8 @@ use plimsoll_train::{StateDTypes, Summing, optimizer_layout};
 
 /// Host bytes of a row of a pass for its images: its place, and which vector it is.
 const ROW_BYTES: u64 = 20;
+/// The mode in which a teacher's own tower sees.
+pub const TEACHER_SEES: Mode = Mode::Teacher(0);
 
 impl RunShape {
     /// Returns the regions of images, if there are any: vectors are computed in the phase that samples, and gradients
@@ -24,12 +26,12 @@ impl RunShape {
             (self.weights, self.target, Mode::Rollout { truncates: self.truncates });
         let (tower, elements) = (&sight.spec.tower, [sight.table(target, weights).elements]);
         layout.arena("tower.weights", "model", target.pool, PhaseSet::RESIDENT, &elements, weights)?;
-        layout.extend(tower_rope_layout(tower, sight.side, target.pool)?);
+        layout.extend(tower_rope_layout("tower.rope", tower, sight.side, target.pool)?);
         let resident = PhaseSet::RESIDENT;
         layout.extend(vectors_layout("images.vectors", tower, target.pool, resident, sight.vectors)?);
         let rank = self.tower_rank();
         layout.extend(tower_layout(tower, weights, target, mode, sight.limits(), rank)?);
-        layout.extend(self.images_of(mode, self.engine.pass())?);
+        layout.extend(self.images_of(sight, mode, self.engine.pass())?);
         if let Some((dtypes, mode)) = self.tower_update() {
             let (phase, table) = (mode.phase(), sight.table(target, weights));
             layout.extend(optimizer_layout("tower", &table, dtypes, target.pool, phase, false, 1)?);
@@ -50,6 +52,21 @@ impl RunShape {
             }
             layout.extend(vectors_layout("reference.images", tower, target.pool, resident, sight.vectors)?);
         }
+        layout.extend(self.teacher_image_regions()?);
+        Ok(layout)
+    }
+
+    /// Returns the regions of a teacher's own tower, which is frozen and sees in the phase in which the teacher scores.
+    fn teacher_image_regions(&self) -> Result<Layout> {
+        let mut layout = Layout::new();
+        let Some(sight) = self.sight.as_ref().and_then(SightShape::of_teacher) else { return Ok(layout) };
+        let (weights, target, tower) = (self.weights, self.target, &sight.spec.tower);
+        let (elements, resident) = ([sight.table(target, weights).elements], PhaseSet::RESIDENT);
+        layout.arena("teacher.tower.weights", "model", target.pool, resident, &elements, weights)?;
+        layout.extend(tower_rope_layout("teacher.tower.rope", tower, sight.side, target.pool)?);
+        let name = "teacher.images.vectors";
+        layout.extend(vectors_layout(name, tower, target.pool, resident, sight.vectors)?);
+        layout.extend(tower_layout(tower, weights, target, TEACHER_SEES, sight.limits(), None)?);
         Ok(layout)
     }
 
@@ -86,15 +103,15 @@ impl RunShape {
 
     /// Returns the index arrays of images in a role's pass, if it may have some.
     pub(crate) fn images_of_pass(&self, pass: PassShape) -> Result<Layout> {
-        let is_scored_whole = matches!(pass.mode, Mode::Reward(_) | Mode::Teacher(_));
-        if self.sight.is_none() || is_scored_whole {
-            return Ok(Layout::new());
-        }
-        self.images_of(pass.mode, pass.limits)
+        let sight = match pass.mode {
+            Mode::Reward(_) => None,
+            Mode::Teacher(_) => self.sight.as_ref().and_then(SightShape::of_teacher),
+            _ => self.sight,
+        };
+        sight.map_or(Ok(Layout::new()), |sight| self.images_of(&sight, pass.mode, pass.limits))
     }
 
-    fn images_of(&self, mode: Mode, limits: PassLimits) -> Result<Layout> {
-        let sight = self.sight.as_ref().expect("a run with images");
+    fn images_of(&self, sight: &SightShape, mode: Mode, limits: PassLimits) -> Result<Layout> {
         let limits = ImageLimits { rows: limits.rows, image_rows: limits.rows };
         images_layout(&sight.spec, self.target, mode, limits)
     }

@@ -140,15 +140,6 @@ pub(crate) fn open(path: &Path) -> Result<(File, bool)> {
     Ok((file, is_packed))
 }
 
-pub(crate) fn load<T>(path: &Path, row: impl Fn(Map<String, Value>, Place) -> Result<T>) -> Result<Vec<T>> {
-    let mut rows = Vec::new();
-    each_object(path, Part::WHOLE, |object, place| {
-        rows.push(row(object, place)?);
-        Ok(())
-    })?;
-    Ok(rows)
-}
-
 /// Calls `visit` with each row of a file of JSON lines or Parquet, and its line or row, from 1.
 ///
 /// Errors: those of `each_prompt` except those about prompts; those of `visit`.

@@ -1,8 +1,9 @@
 //! Labelled rows: a prompt with one answer, and whether it is a desirable one.
 
 use crate::SftRow;
-use crate::data::{Place, load, prompt_of, take};
-use crate::pairs::{NamedPrompts, PairRow, row_of};
+use crate::data::{Place, prompt_of, take};
+use crate::images::{ImageColumns, ImageRow, each_answered};
+use crate::pairs::{NamedPrompts, PairRow, as_pair, row_of};
 use crate::supervised::{completion_of, taken_completion};
 use plimsoll_base::{Error, Result};
 use serde_json::{Map, Value};
@@ -19,12 +20,18 @@ pub struct LabelledRow {
 }
 
 /// Reads rows `{prompt, completion, label}`, with labels true and false or 1 and 0. A pair, `{prompt, chosen,
-/// rejected}`, is two of them. Fields and columns called as in `ignored` are left out.
+/// rejected}`, is two of them, and a row of the file is one list. `images` names the column of images, if any is read.
+/// Fields and columns called as in `ignored` are left out.
 ///
 /// Errors: those of `each_prompt`; `label-invalid`; `labels-all-equal` if all answers have one label.
-pub fn load_labelled(path: &Path, prompt_column: &str, ignored: &[String]) -> Result<Vec<LabelledRow>> {
+pub fn load_labelled(
+    path: &Path,
+    prompt_column: &str,
+    ignored: &[String],
+    images: Option<ImageColumns>,
+) -> Result<Vec<ImageRow<Vec<LabelledRow>>>> {
     let prompts = NamedPrompts::of(prompt_column);
-    let rows = load(path, |object, place| {
+    let rows = each_answered(path, images, as_pair, |object, place| {
         prompts.see(&object);
         if object.contains_key("chosen") && !object.contains_key(LABEL) {
             row_of(object, prompt_column, ignored, place).map(|pair| halves(pair).to_vec())
@@ -33,11 +40,11 @@ pub fn load_labelled(path: &Path, prompt_column: &str, ignored: &[String]) -> Re
         }
     })?;
     prompts.finish(path)?;
-    let rows: Vec<LabelledRow> = rows.into_iter().flatten().collect();
-    let desirable = rows.iter().filter(|row| row.is_desirable).count();
-    if !rows.is_empty() && (desirable == 0 || desirable == rows.len()) {
+    let answers = rows.iter().map(|of| of.row.len()).sum::<usize>();
+    let desirable = rows.iter().flat_map(|of| &of.row).filter(|row| row.is_desirable).count();
+    if answers > 0 && (desirable == 0 || desirable == answers) {
         let which = desirable > 0;
-        let message = format!("{}: all {} labels are {which}", path.display(), rows.len());
+        let message = format!("{}: all {answers} labels are {which}", path.display());
         return Err(Error::new("labels-all-equal", message)
             .hint("kto compares desirable answers with undesirable ones: add rows of the other label")
             .hint("to learn from good answers alone, set method = \"sft\""));
@@ -53,6 +60,12 @@ pub fn halves(pair: PairRow) -> [LabelledRow; 2] {
         is_desirable,
         columns: columns.clone(),
     })
+}
+
+/// Returns the half of a pair that its place in a stream has: right ones at even places.
+pub(crate) fn of_place(pair: PairRow, index: u64) -> LabelledRow {
+    let [desirable, undesirable] = halves(pair);
+    if index.is_multiple_of(2) { desirable } else { undesirable }
 }
 
 fn one(

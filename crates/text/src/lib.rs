@@ -40,6 +40,7 @@ mod supervised;
 mod tasks;
 mod tokenizer;
 mod turns;
+mod worse;
 
 pub use answered::{AnsweredPrompt, AnsweredRows};
 pub use chat::{ChatTemplate, Conversation, end_token, template_text};
@@ -51,7 +52,7 @@ pub use gguf::tables::gguf_tables;
 pub use guard::panic_becomes_an_error;
 pub use images::{
     IMAGE_BYTES_MAX, ImageColumns, ImageFolder, ImageRow, ImageSource, each_prompt_with_images,
-    first_prompts_with_images, sent_image,
+    each_row_s_images, first_prompts_with_images, sent_image,
 };
 pub use labels::{LabelledRow, halves, load_labelled};
 pub use message::{BadPart, Message, joined_parts, read_calls};

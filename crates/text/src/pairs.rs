@@ -3,7 +3,8 @@
 //! `prompt`, `chosen` and `rejected` are strings or chat messages. Answers that are conversations, or strings without a
 //! prompt column, begin with the prompt: their common prefix (TRL's "implicit prompt"). `margin` is a number.
 
-use crate::data::{Place, bad_prompt, ignore, load, prompt_of, take};
+use crate::data::{Place, bad_prompt, ignore, prompt_of, take};
+use crate::images::{ImageColumns, ImageRow, each_answered};
 use crate::row_fields::is_learnt;
 use crate::row_tokens::{Cut, RowTokenizer};
 use crate::{Message, Prompt};
@@ -47,12 +48,18 @@ impl PairRow {
     }
 }
 
-/// Reads preference rows from JSON lines or Parquet. Fields and columns called as in `ignored` are left out.
+/// Reads preference rows from JSON lines or Parquet, with their images if `images` names their column. Fields and
+/// columns called as in `ignored` are left out.
 ///
 /// Errors: those of `each_prompt`; `pair-equal`, `pair-empty`.
-pub fn load_pairs(path: &Path, prompt_column: &str, ignored: &[String]) -> Result<Vec<PairRow>> {
+pub fn load_pairs(
+    path: &Path,
+    prompt_column: &str,
+    ignored: &[String],
+    images: Option<ImageColumns>,
+) -> Result<Vec<ImageRow<PairRow>>> {
     let prompts = NamedPrompts::of(prompt_column);
-    let rows = load(path, |object, place| {
+    let rows = each_answered(path, images, as_pair, |object, place| {
         prompts.see(&object);
         let row = row_of(object, prompt_column, ignored, place)?;
         let prompt_is_empty = matches!(&row.prompt, Prompt::Text(text) if text.is_empty());
@@ -69,6 +76,29 @@ pub fn load_pairs(path: &Path, prompt_column: &str, ignored: &[String]) -> Resul
     })?;
     prompts.finish(path)?;
     Ok(rows)
+}
+
+/// Writes a row of ms-swift as one of TRL: its `messages` end with the chosen answer, and a further field has the
+/// rejected one.
+pub(crate) fn as_pair(object: &mut Map<String, Value>) {
+    let Some(Value::Array(chosen)) = object.get("messages").filter(|_| !object.contains_key("chosen")) else {
+        return;
+    };
+    let rejected =
+        match (object.get("rejected_messages"), object.get("rejected_response"), chosen.split_last()) {
+            (Some(Value::Array(rejected)), ..) => rejected.clone(),
+            (_, Some(Value::String(answer)), Some((Value::Object(last), before))) => {
+                let mut last = last.clone();
+                last.insert("content".into(), answer.as_str().into());
+                before.iter().cloned().chain([Value::Object(last)]).collect()
+            }
+            _ => return,
+        };
+    for name in ["rejected_messages", "rejected_response"] {
+        object.shift_remove(name);
+    }
+    let chosen = object.shift_remove("messages").unwrap_or_default();
+    object.extend([("chosen".to_string(), chosen), ("rejected".to_string(), Value::Array(rejected))]);
 }
 
 /// Tells whether pairs, which may be without prompts, have the prompt column that the run file names.
@@ -248,7 +278,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
         std::fs::write(file.path(), text).unwrap();
-        load_pairs(file.path(), "prompt", &[])
+        Ok(load_pairs(file.path(), "prompt", &[], None)?.into_iter().map(|of| of.row).collect())
     }
 
     fn user(text: &str) -> Value {
@@ -275,6 +305,10 @@ mod tests {
                 conversation.clone(),
             ),
             (
+                json!({"messages": [user("1+1?"), assistant("2")], "rejected_response": "3"}),
+                conversation.clone(),
+            ),
+            (
                 json!({"prompt": "1+1?", "chosen": [user("1+1?"), assistant("2")], "rejected": [user("1+1?"), assistant("3")]}),
                 conversation,
             ),
@@ -295,9 +329,9 @@ mod tests {
         let rows = |column: &str| {
             let row = json!({column: "1+1=", "chosen": "1+1=2", "rejected": "1+1=3"});
             std::fs::write(file.path(), format!("{row}\n")).unwrap();
-            load_pairs(file.path(), "question", &[])
+            load_pairs(file.path(), "question", &[], None)
         };
-        assert_eq!(rows("question").unwrap()[0].prompt, Prompt::Text("1+1=".into()));
+        assert_eq!(rows("question").unwrap()[0].row.prompt, Prompt::Text("1+1=".into()));
         let error = rows("query").unwrap_err();
         assert!(error.slug == "data-column-missing" && error.message.contains("`question`"), "{error}");
     }

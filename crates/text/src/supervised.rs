@@ -1,7 +1,8 @@
 //! Supervised rows: a prompt with its answer, or a conversation that trains every assistant turn. Finds the tokens to
 //! train on, and refuses a conversation in which they cannot be found.
 
-use crate::data::{Place, bad_prompt, ignore, load, prompt_of, take};
+use crate::data::{Place, bad_prompt, ignore, prompt_of, take};
+use crate::images::{ImageColumns, ImageRow, each_answered};
 use crate::row_fields::{asks_to_be_learnt, check_meaning, check_thinking, is_learnt};
 use crate::row_tokens::RowTokenizer;
 use crate::{ChatTemplate, Message, Prompt};
@@ -71,7 +72,8 @@ pub struct SftTokens {
 }
 
 /// Reads supervised rows: `{prompt, completion}`, with the prompt in `prompt_column`, or `{messages}`, of which the
-/// last turn, or `every_turn`, is trained. Fields and columns called as in `ignored` are left out.
+/// last turn, or `every_turn`, is trained; with their images if `images` names their column. Fields and columns called
+/// as in `ignored` are left out.
 ///
 /// Errors: those of `each_prompt`.
 pub fn load_sft(
@@ -79,19 +81,25 @@ pub fn load_sft(
     prompt_column: &str,
     every_turn: bool,
     ignored: &[String],
-) -> Result<Vec<SupervisedRow>> {
-    load(path, |mut object, place| {
-        let is_conversation = object.contains_key(MESSAGES);
-        let mut row = if is_conversation {
-            conversation_of(&mut object, every_turn, place)?
-        } else {
-            answer_of(&mut object, prompt_column, place)?
-        };
-        row.ignore(ignored);
-        check_weights(&row, place)?;
-        object.retain(|name, _| !ignored.contains(name));
-        Ok(SupervisedRow { row, columns: object, is_conversation })
-    })
+    images: Option<ImageColumns>,
+) -> Result<Vec<ImageRow<SupervisedRow>>> {
+    each_answered(
+        path,
+        images,
+        |_| (),
+        |mut object, place| {
+            let is_conversation = object.contains_key(MESSAGES);
+            let mut row = if is_conversation {
+                conversation_of(&mut object, every_turn, place)?
+            } else {
+                answer_of(&mut object, prompt_column, place)?
+            };
+            row.ignore(ignored);
+            check_weights(&row, place)?;
+            object.retain(|name, _| !ignored.contains(name));
+            Ok(SupervisedRow { row, columns: object, is_conversation })
+        },
+    )
 }
 
 fn conversation_of(object: &mut Map<String, Value>, every_turn: bool, place: Place) -> Result<SftRow> {

@@ -2,7 +2,8 @@
 //! it for any seed. A row is a pure function of task, seed and index.
 
 use crate::drawn::{DRAWN_TASKS, refuse_drawn};
-use crate::labels::{LabelledRow, halves};
+use crate::labels::{LabelledRow, of_place};
+use crate::worse::with_a_digit_changed;
 use crate::{Message, PairRow, Prompt, Row, SftRow};
 use plimsoll_base::rng::{Stream, below, philox, unit_f32};
 use plimsoll_base::{Error, Result};
@@ -134,8 +135,7 @@ impl Task {
         let Row { prompt, columns } = row;
         let right = if self.kind == Kind::Countdown { "completion" } else { "ground_truth" };
         let chosen = columns[right].as_str().expect("every row has an answer").to_string();
-        let r = philox(seed, Stream::Task, index, u64::MAX - 1);
-        let rejected = with_a_digit_changed(&chosen, r[0], r[1]);
+        let rejected = with_a_digit_changed(&chosen, seed, index);
         PairRow { columns, ..PairRow::of_texts(prompt, chosen, rejected) }
     }
 
@@ -196,19 +196,6 @@ fn forget(mut a: u64, mut b: u64) -> u64 {
     sum
 }
 
-/// Changes one digit of a number, or of a sum, and keeps its length.
-fn with_a_digit_changed(number: &str, which: u32, by: u32) -> String {
-    let text = number.as_bytes();
-    let places: Vec<usize> = (0..text.len()).filter(|&place| text[place].is_ascii_digit()).collect();
-    let place = places[which as usize % places.len()];
-    let digit = u32::from(text[place] - b'0');
-    // The first digit of a number is 1 to 9, others 0 to 9; the new one differs from the old.
-    let is_first = place == 0 || !text[place - 1].is_ascii_digit();
-    let (low, digits) = if is_first && digit > 0 { (1, 9) } else { (0, 10) };
-    let other = low + (digit - low + 1 + by % (digits - 1)) % digits;
-    format!("{}{other}{}", &number[..place], &number[place + 1..])
-}
-
 fn unknown_task(name: &str) -> Error {
     let shared = |task: &&str| task.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
     let all = || TASKS.iter().chain(&DRAWN_TASKS);
@@ -216,11 +203,6 @@ fn unknown_task(name: &str) -> Error {
     Error::usage("unknown-task", format!("no task is called `{name}`"))
         .fact(format!("tasks: {}", all().copied().collect::<Vec<_>>().join(", ")))
         .hint(format!("did you mean {}? A file is named by its path", nearest.expect("there are tasks")))
-}
-
-fn of_place(pair: PairRow, index: u64) -> LabelledRow {
-    let [desirable, undesirable] = halves(pair);
-    if index.is_multiple_of(2) { desirable } else { undesirable }
 }
 
 #[cfg(test)]

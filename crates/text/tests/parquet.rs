@@ -113,7 +113,7 @@ fn what_cannot_be_used_is_named() {
         assert!(error.slug == slug && error.message.contains(words), "{error}");
     }
     assert_eq!(
-        load_sft(&fixture("numbers.parquet"), "prompt", false, &[]).unwrap_err().slug,
+        load_sft(&fixture("numbers.parquet"), "prompt", false, &[], None).unwrap_err().slug,
         "data-bad-prompt"
     );
     // An error of the caller's `visit` ends the reading.

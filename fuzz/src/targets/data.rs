@@ -51,8 +51,8 @@ impl Subject for Data {
         std::fs::write(&path, input).expect("the file can be written");
         file_size(&path, None)?;
         match input.len() % 4 {
-            0 => load_sft(&path, "prompt", input.len().is_multiple_of(8), &[]).map(drop),
-            1 => load_pairs(&path, "prompt", &[]).map(drop),
+            0 => load_sft(&path, "prompt", input.len().is_multiple_of(8), &[], None).map(drop),
+            1 => load_pairs(&path, "prompt", &[], None).map(drop),
             _ => each_prompt(&path, "prompt", |_, _| Ok(())),
         }
     }

@@ -4,7 +4,7 @@ use crate::mutate::Shape;
 use crate::target::{Bounds, JSON_PIECES, Subject, Target, files};
 use plimsoll_base::{Error, Result};
 use plimsoll_images::{Processor, prepare};
-use plimsoll_text::{ImageColumns, ImageFolder, each_prompt_with_images};
+use plimsoll_text::{ImageColumns, ImageFolder, each_prompt_with_images, load_pairs};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -48,6 +48,7 @@ pub(super) const ROWS: Target = Target {
         let corpus = [
             "{\"prompt\": \"<image>a\", \"images\": [{\"bytes\": \"iVBO\", \"path\": \"a.png\"}]}\n",
             "{\"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, {\"type\": \"text\", \"text\": \"a\"}]}], \"images\": \"a.png\"}\n",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"<image>a\"}, {\"role\": \"assistant\", \"content\": \"b\"}], \"rejected_response\": \"c\", \"images\": [\"a.png\"], \"rejected_images\": [\"b.png\"]}\n",
             "{\"prompt\": \"a\", \"images\": [\"https://a.b/c\", \"data:image/png;base64,iVBO\", \"../a\"]}\n",
         ];
         let folder = tempfile::tempdir().expect("a folder for one file");
@@ -70,6 +71,8 @@ impl Subject for Rows {
         std::fs::write(&path, input).expect("the file can be written");
         let folder = ImageFolder::of(&path, None)?;
         let columns = ImageColumns { prompt: "prompt", images: "images", placeholder: "[I]" };
+        // Rows with answers are other rows: what one reader refuses the other may take.
+        let _: Result<_> = load_pairs(&path, "prompt", &[], Some(columns));
         each_prompt_with_images(&path, columns, |_, row| {
             for image in row.images.iter().flatten() {
                 // A name that the input made up is missing, or refused.

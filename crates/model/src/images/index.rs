@@ -43,8 +43,13 @@ impl TextPlaces {
     /// Errors: `image-rows-incomplete` if rows of vectors are not those of whole images.
     /// Source: transformers `Qwen3VLModel.get_rope_index`.
     pub fn fill(&mut self, ids: &[u32], vocab: u32, images: &[TextImage]) -> Result<()> {
+        self.fill_from(0, ids, vocab, images)
+    }
+
+    /// Takes rows of a text from one on whose place is `next`, three times; see `fill`.
+    fn fill_from(&mut self, mut next: u32, ids: &[u32], vocab: u32, images: &[TextImage]) -> Result<()> {
         self.begins.clear();
-        let (mut at, mut next) = (0, 0);
+        let mut at = 0;
         while at < ids.len() {
             let Some(vector) = ids[at].checked_sub(vocab) else {
                 self.begins.push([next; 3]);
@@ -112,7 +117,8 @@ impl ImageIndex {
 }
 
 /// Appends the places of a pass's rows, three numbers each: a segment without a parent is a whole text, or the
-/// beginning of those of its children. `segments` as in `PassIndex`, `images` as in `TextPlaces::fill`.
+/// beginning of those of its children, which may have images too. `segments` as in `PassIndex`, `images` as in
+/// `TextPlaces::fill`.
 ///
 /// Errors: `image-rows-incomplete`.
 pub fn place_rows(
@@ -131,7 +137,13 @@ pub fn place_rows(
         }
         let root = if parent == NO_PARENT { first } else { parent };
         let text = of_texts.iter().rev().find(|(row, _)| *row == root).expect("a parent comes first");
-        places.extend((position..position + rows).flat_map(|row| text.1.at(row as usize)));
+        if parent != NO_PARENT && ids.iter().any(|id| *id >= vocab) {
+            let mut own = TextPlaces::default();
+            own.fill_from(text.1.at(position as usize)[0], ids, vocab, images)?;
+            places.extend((0..ids.len()).flat_map(|row| own.at(row)));
+        } else {
+            places.extend((position..position + rows).flat_map(|row| text.1.at(row as usize)));
+        }
     }
     Ok(())
 }
@@ -180,5 +192,18 @@ mod tests {
         place_rows((&ids, &segments), 100, &[image], &mut places).unwrap();
         let expect = [[0; 3], [1, 1, 1], [1, 2, 1], [3; 3], [4; 3], [0; 3], [1; 3]];
         assert_eq!(places, expect.concat());
+    }
+
+    #[test]
+    fn an_image_after_a_prompt_has_the_places_of_one_text() {
+        let image = |first| TextImage { first, rows: 1, columns: 3, at: 0 };
+        let (images, ids) = ([image(0), image(3)], [7, 100, 101, 102, 8, 9, 103, 104, 105, 5, 6]);
+        let places = |segments: &[[u32; SEGMENT_FIELDS]]| {
+            let mut places = Vec::new();
+            place_rows((&ids, &segments.concat()), 100, &images, &mut places).unwrap();
+            places
+        };
+        let whole = places(&[[0, 11, 0, 0, NO_PARENT]]);
+        assert_eq!(places(&[[0, 5, 0, 0, NO_PARENT], [5, 6, 5, 0, 0]]), whole);
     }
 }

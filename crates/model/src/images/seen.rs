@@ -23,7 +23,8 @@ pub struct SeenImages<'m, 'p> {
 }
 
 impl<'p> SeenImages<'_, 'p> {
-    /// Uploads a pass whose places are known. The index's ids become tokens; `taken` is overwritten.
+    /// Uploads a pass whose places are known. The index's ids become tokens; `taken` is overwritten. A row before an
+    /// image predicts nothing that is learnt: its target becomes some token.
     pub fn upload(
         &self,
         dev: &dyn Device,
@@ -32,6 +33,7 @@ impl<'p> SeenImages<'_, 'p> {
         vocab: u32,
     ) -> Pass<'p> {
         taken.take(&mut index.ids, self.spec, vocab, self.images);
+        index.targets.iter_mut().filter(|target| **target >= vocab).for_each(|target| *target = 0);
         let of = (&*taken, &*index.places);
         let images = Images::upload(dev, &self.regions, of, self.spec.axes, self.vectors, self.d_vectors);
         Pass::upload(dev, acts, index).with_images(images)

@@ -31,10 +31,10 @@ pub(super) fn padded(spec: &TowerSpec) -> usize {
 /// Returns the region `tower.rope`: [sides, d/2, 2] f32, resident; `sides`: the most patches of an image's side.
 ///
 /// Errors: `size-overflow`.
-pub fn tower_rope_layout(spec: &TowerSpec, sides: usize, pool: Pool) -> Result<Layout> {
+pub fn tower_rope_layout(name: &str, spec: &TowerSpec, sides: usize, pool: Pool) -> Result<Layout> {
     let shape = [sides as u64, u64::from(spec.head_dim()) / 2, 2];
     let mut layout = Layout::new();
-    layout.arena("tower.rope", "model", pool, PhaseSet::RESIDENT, &shape, DType::F32).map(|()| layout)
+    layout.arena(name, "model", pool, PhaseSet::RESIDENT, &shape, DType::F32).map(|()| layout)
 }
 
 /// Sizes of the regions of a pass: name, shape, and dtype if it is not that of weights.

@@ -114,7 +114,7 @@ impl Seeing {
             layout.arena(name, "test", target.pool, PhaseSet::RESIDENT, &shape, dtype).unwrap();
         }
         layout.extend(rope::layout(&spec, 128, target.pool).unwrap());
-        layout.extend(tower_rope_layout(&sight.tower, 16, target.pool).unwrap());
+        layout.extend(tower_rope_layout("tower.rope", &sight.tower, 16, target.pool).unwrap());
         let TowerLimits { patches, images } = TOWER_LIMITS;
         let passes = TowerPasses { spec: sight.tower, patches, images, rank: Some(RANK) };
         layout.extend(machine.scratch_and(&spec, dtype, threads, LIMITS, Some(passes)));

@@ -61,6 +61,7 @@ mod labels;
 mod latent;
 mod launch;
 mod layer_inputs;
+mod learnt_images;
 mod limits;
 mod load_line;
 mod lora;

@@ -1,16 +1,16 @@
 //! Prompts in a fixed order: generated tasks and rows of files, as tokens. Position i of the data is always the same
 //! prompt, so a number is enough to resume.
 
-use crate::data::{labels, mixture::Mixture, pairs, supervised::sft_item};
+use crate::data::drawn::drawn_item;
+use crate::data::supervised::{self, sft_item};
+use crate::data::{labels, mixture::Mixture, pairs};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, TrainOn, no_rows_to_filter};
+use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, no_rows_to_filter};
 use plimsoll_infer::image_rows::{PLACEHOLDER, each_row};
 use plimsoll_infer::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_reward::column;
-use plimsoll_text::{
-    AnsweredRows, DrawnTask, FieldCounts, Row, SupervisedRow, Task, load_sft, template_variables,
-};
+use plimsoll_text::{AnsweredRows, DrawnTask, FieldCounts, ImageRow, Row, Task, template_variables};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -24,6 +24,7 @@ enum Source {
     /// A task that draws images.
     Drawn {
         task: Box<DrawnTask>,
+        rows: LearnsFrom,
         limit: Limit,
     },
     Items(Vec<Item>),
@@ -204,8 +205,8 @@ impl Set {
 
     fn open_task(&mut self, path: &str, data: &Data, rows: LearnsFrom, text: &TextModel) -> Result<()> {
         let limit = Limit::of(data);
-        self.source = match drawn_task(path, rows, text) {
-            Some(task) => Source::Drawn { task: Box::new(task), limit },
+        self.source = match drawn_task(path, text) {
+            Some(task) => Source::Drawn { task: Box::new(task), rows, limit },
             None => Source::Task { task: Box::new(training_task(path, data)?), rows, limit },
         };
         // All prompts of a task have one form; a few show their length.
@@ -231,7 +232,7 @@ impl Set {
             }
             Ok(())
         };
-        let (mut by_pass_rate, counts, template) = (0, &mut self.counts, text.template.as_deref());
+        let (mut by_pass_rate, counts) = (0, &mut self.counts);
         let of_row = |i: usize, error: Error| error.fact(format!("row {} of {file}", i + 1));
         match rows {
             LearnsFrom::Samples => {
@@ -253,23 +254,12 @@ impl Set {
                 })?;
                 answered.finish(path)?;
             }
-            LearnsFrom::Completions => {
-                let every_turn = data.train_on == TrainOn::Assistant;
-                let rows = load_sft(path, &data.prompt_column, every_turn, &text.rules.ignored)?;
-                let of_answers = [data.prompt_column.as_str(), "completion"];
-                rows.into_iter().enumerate().try_for_each(
-                    |(i, SupervisedRow { row, columns, is_conversation })| {
-                        let read = if is_conversation { &["messages"][..] } else { &of_answers };
-                        counts.columns(read.iter().copied().chain(columns.keys().map(String::as_str)));
-                        let item = template_variables(&columns)
-                            .and_then(|variables| counts.messages(&row.messages(), &variables, template))
-                            .and_then(|()| sft_item(text, &row, &columns));
-                        keep(i, item.map_err(|error| of_row(i, error))?, None)
-                    },
-                )?;
-            }
-            LearnsFrom::Pairs | LearnsFrom::Labels => {
-                let read = if rows == LearnsFrom::Pairs { pairs::items } else { labels::items };
+            LearnsFrom::Completions | LearnsFrom::Pairs | LearnsFrom::Labels => {
+                let read = match rows {
+                    LearnsFrom::Pairs => pairs::items,
+                    LearnsFrom::Labels => labels::items,
+                    _ => supervised::items,
+                };
                 let mut items = read(path, data, text, counts)?.into_iter().enumerate();
                 items.try_for_each(|(i, item)| keep(i, item, None))?;
             }
@@ -294,8 +284,8 @@ impl Set {
     fn task_item(&self, text: &TextModel, position: u64) -> Result<Item> {
         let (item, limit) = match &self.source {
             Source::Task { task, rows, limit } => (task_item(task, *rows, text, self.seed, position)?, limit),
-            Source::Drawn { task, limit } => {
-                (text.image_item(task.train_row(self.seed, position, PLACEHOLDER), None)?, limit)
+            Source::Drawn { task, rows, limit } => {
+                (drawn_item(task, *rows, text, (self.seed, position))?, limit)
             }
             Source::Items(_) => unreachable!("rows are not made"),
         };
@@ -406,9 +396,9 @@ pub(crate) fn forgetting<T: Send>(work: impl Fn() -> T + Sync) -> T {
     }
 }
 
-/// Returns the task of a name that draws images, for what samples from a model that sees.
-pub(crate) fn drawn_task(path: &str, rows: LearnsFrom, text: &TextModel) -> Option<DrawnTask> {
-    text.album.as_ref().filter(|_| rows == LearnsFrom::Samples)?;
+/// Returns the task of a name that draws images, for a model that sees.
+pub(crate) fn drawn_task(path: &str, text: &TextModel) -> Option<DrawnTask> {
+    text.album.as_ref()?;
     DrawnTask::find(path)
 }
 
@@ -416,8 +406,8 @@ fn task_item(task: &Task, rows: LearnsFrom, text: &TextModel, seed: u64, index: 
     match rows {
         LearnsFrom::Samples => text.item(task.train_row(seed, index)),
         LearnsFrom::Completions => sft_item(text, &task.sft_row(seed, index), &Map::new()),
-        LearnsFrom::Pairs => pairs::item(text, task.pair_row(seed, index)),
-        LearnsFrom::Labels => labels::item(text, task.labelled_row(seed, index)),
+        LearnsFrom::Pairs => pairs::item(text, ImageRow::of_text(task.pair_row(seed, index)), None),
+        LearnsFrom::Labels => labels::item(text, ImageRow::of_text(task.labelled_row(seed, index))),
     }
 }
 

@@ -6,7 +6,7 @@ use super::session::limits_of_data;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{LearnsFrom, RunFile, RunSpec};
 use plimsoll_infer::image_rows::first_rows;
-use plimsoll_text::{Part, each_row_of};
+use plimsoll_text::{Part, each_row_of, file_size};
 use std::path::Path;
 
 /// Turns `train.epochs` into `train.steps`, and returns words about it; nothing without that key. Rows that a pass rate
@@ -27,10 +27,16 @@ pub fn resolve(run: &mut RunFile) -> Result<Option<String>> {
             })
             .map(drop)?;
         }
-        LearnsFrom::Completions | LearnsFrom::Pairs | LearnsFrom::Labels => each_row_of(path, |_, _| {
-            rows += 1;
-            Ok(())
-        })?,
+        LearnsFrom::Completions | LearnsFrom::Pairs | LearnsFrom::Labels => {
+            let images = spec.data.images.as_deref();
+            match images {
+                Some(_) => rows = file_size(path, images)?.rows,
+                None => each_row_of(path, |_, _| {
+                    rows += 1;
+                    Ok(())
+                })?,
+            }
+        }
     }
     let a_step = run.rollout.prompts_per_step.max(1);
     // The product is exact for any file that can be read: below 2^53.

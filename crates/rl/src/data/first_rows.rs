@@ -3,7 +3,7 @@
 
 use crate::data::dataset::{count_prompt, drawn_task, is_wanted, pass_rate, training_task};
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{AnsweredPrompts, ColumnSearch, LearnsFrom, RunSpec};
+use plimsoll_config::{AnsweredPrompts, ColumnSearch, RunSpec};
 use plimsoll_infer::image_rows::{self, PLACEHOLDER};
 use plimsoll_infer::text::{Limit, RowRules, TextModel};
 use plimsoll_text::{AnsweredRows, FieldCounts, ImageFolder, ImageRow, Part, Task};
@@ -149,12 +149,12 @@ fn row_of_task(
     is_training: bool,
     text: Option<&TextModel>,
 ) -> Result<Map<String, Value>> {
-    let drawn = text.and_then(|text| drawn_task(path, LearnsFrom::Samples, text));
+    let drawn = text.and_then(|text| drawn_task(path, text));
     let of = match drawn {
         Some(task) => task.train_row(run.seed, 0, PLACEHOLDER),
         None => {
             let task = if is_training { training_task(path, &run.data)? } else { Task::parse(path)? };
-            ImageRow { place: String::new(), row: task.train_row(run.seed, 0), images: Vec::new() }
+            ImageRow::of_text(task.train_row(run.seed, 0))
         }
     };
     let columns = of.row.columns.clone();

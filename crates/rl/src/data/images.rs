@@ -2,13 +2,15 @@
 
 use super::hub::localised;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{LearnsFrom, RunSpec, TowerUse};
+use plimsoll_config::{Distill, LearnsFrom, RunSpec, TeacherKind, TowerUse};
 use plimsoll_files::OpenModel;
 use plimsoll_infer::album::{Album, Processor};
 use plimsoll_infer::images::refuse_images;
 use plimsoll_infer::sample_images::THUMBNAIL_BYTES_MAX;
 use plimsoll_plan::{DiskFacts, SightShape, trained_rows_kept};
-use plimsoll_text::{DRAWN_TASKS, DrawnTask, ImageColumns, ImageFolder, ImageRow, each_prompt_with_images};
+use plimsoll_text::{
+    DRAWN_TASKS, DrawnTask, ImageColumns, ImageFolder, ImageRow, each_prompt_with_images, each_row_s_images,
+};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -53,17 +55,21 @@ fn check(run: &RunSpec) -> Result<()> {
             "add [lora], whose rank and alpha hold for the tower, or set model_options.tower = \"train\"",
         ));
     }
+    let teacher = run.distill().map(Distill::kind);
     let parts = [
-        (run.learns_from() != Some(LearnsFrom::Samples), "pairs, labels and completions"),
+        (run.trains_scores(), "pairs of a reward model"),
         (run.environment().is_some(), "prompts of environments and agents"),
-        (run.distill().is_some(), "the prompts of a teacher"),
+        (
+            matches!(teacher, Some(TeacherKind::Aligned | TeacherKind::Server)),
+            "the prompts of a teacher with another tokenizer, or on a server,",
+        ),
         (!run.model_rewards.is_empty(), "what reward models read"),
         (run.critic().is_some() && !run.critic_is_of_actor(), "a critic of another model"),
     ];
     let Some((_, what)) = parts.into_iter().find(|(has, _)| *has) else { return Ok(()) };
     Err(Error::usage("images-not-built", format!("{what} take no images"))
         .fact("data.images names a column with images")
-        .hint("train a policy on prompts with images by grpo or its kin, with rewards of rules or functions"))
+        .hint("train on rows with images by grpo or its kin, sft, dpo or its kin, or distill from a model with the same tokens"))
 }
 
 /// Returns what a run writes, with the small copies of its samples' images.
@@ -81,17 +87,30 @@ fn draws(run: &RunSpec) -> bool {
 
 /// Returns what the plan of a run must know of its images: those of the data, or the most that its limits allow.
 ///
-/// `prompt_tokens`: the limit of prompts, where the plan does not read the data. Errors: `image-too-large` for images
-/// beyond what such a plan has room for.
+/// `teacher`: the model that teaches, if it is another; `prompt_tokens`: the limit of prompts, where the plan does not
+/// read the data. Errors: `image-too-large` for images beyond what such a plan has room for; those of
+/// `Album::teacher_sight`.
 pub(crate) fn shape(
     run: &RunSpec,
     album: Option<&Album>,
+    teacher: Option<&OpenModel>,
     prompt_tokens: Option<usize>,
 ) -> Result<Option<SightShape>> {
     let Some(album) = album else { return Ok(None) };
+    let shape = shape_of_student(run, album, prompt_tokens)?;
+    let teacher = match teacher {
+        // The shape of a model that is elsewhere, which only plans have: it is taken to see as the student.
+        Some(model) if model.random && !model.source.starts_with("random:") => Some(album.sight),
+        Some(model) => Some(album.teacher_sight(model, &run.data)?),
+        None => None,
+    };
+    Ok(Some(SightShape { teacher, ..shape }))
+}
+
+fn shape_of_student(run: &RunSpec, album: &Album, prompt_tokens: Option<usize>) -> Result<SightShape> {
     let (prompts, trains) = (run.prompts_under_way() as usize, run.model_options.tower != TowerUse::Frozen);
     let Some(tokens) = prompt_tokens else {
-        return Ok(Some(SightShape { trains, ..album.shape(prompts) }));
+        return Ok(SightShape { trains, ..album.shape(prompts) });
     };
     let Processor { pixels_min, pixels_max, .. } = album.processor;
     let bound = SightShape::bound(album.sight, [pixels_min, pixels_max], tokens, prompts);
@@ -105,7 +124,7 @@ pub(crate) fn shape(
             "remove data.prompt_tokens_max, so that the plan reads the data, or make the image smaller",
         ));
     }
-    Ok(Some(SightShape { trains, ..bound }))
+    Ok(SightShape { trains, ..bound })
 }
 
 /// Calls `visit` with each row of a run's files, with its images and the folder that they are in; of a task that draws,
@@ -116,13 +135,14 @@ pub(crate) fn shape(
 pub fn each_row_with_images(
     run: &RunSpec,
     placeholder: &str,
-    mut visit: impl FnMut(&ImageFolder, ImageRow) -> Result<()>,
+    mut visit: impl FnMut(&ImageFolder, ImageRow<()>) -> Result<()>,
 ) -> Result<()> {
     let sets = run.data.prompts.iter().flat_map(|sets| sets.sets());
     let drawn: Vec<DrawnTask> = sets.filter_map(|set| DrawnTask::find(&set.path)).collect();
     for task in &drawn {
         let folder = ImageFolder::of(Path::new("."), None)?;
-        task.test_rows(placeholder).try_for_each(|row| visit(&folder, row))?;
+        let rows = task.test_rows(placeholder);
+        rows.map(without_prompt).try_for_each(|row| visit(&folder, row))?;
     }
     let Some(images) = &run.data.images else {
         if !drawn.is_empty() {
@@ -135,7 +155,15 @@ pub fn each_row_with_images(
     let columns = ImageColumns { prompt: &run.data.prompt_column, images, placeholder };
     for path in run.data.files().map(Path::new) {
         let folder = ImageFolder::of(path, run.data.image_folder.as_deref().map(Path::new))?;
-        each_prompt_with_images(path, columns, |_, row| visit(&folder, row))?;
+        if run.learns_from() == Some(LearnsFrom::Samples) {
+            each_prompt_with_images(path, columns, |_, row| visit(&folder, without_prompt(row)))?;
+        } else {
+            each_row_s_images(path, columns, |row| visit(&folder, row))?;
+        }
     }
     Ok(())
+}
+
+fn without_prompt(of: ImageRow) -> ImageRow<()> {
+    ImageRow { place: of.place, row: (), images: of.images }
 }

@@ -1,6 +1,8 @@
 //! Prompts, completions, pairs and labelled answers as tokens, and the files that a run names.
 
+mod answered_images;
 pub mod dataset;
+mod drawn;
 pub mod epochs;
 mod first_rows;
 pub(crate) mod hub;

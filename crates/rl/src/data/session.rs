@@ -157,7 +157,12 @@ impl Session {
         let samples_none = run.learns_from_judged() && !run.has_rewards();
         let facts = Facts {
             completion_tokens: data.completion_tokens.max(longest_answer(&eval)),
-            sight: images::shape(run, text.album.as_deref(), limits_of_data(run).map(|limits| limits.0))?,
+            sight: images::shape(
+                run,
+                text.album.as_deref(),
+                others.get(RoleName::TEACHER),
+                limits_of_data(run).map(|limits| limits.0),
+            )?,
             ..facts_of(
                 run,
                 &model,
@@ -301,7 +306,7 @@ impl Known {
         let (others, assumed_teacher) = other_models_of_plan(run, &model)?;
         let album = images::album(run, &model)?;
         let facts = Facts {
-            sight: images::shape(run, album.as_deref(), Some(prompt_tokens))?,
+            sight: images::shape(run, album.as_deref(), others.get(RoleName::TEACHER), Some(prompt_tokens))?,
             ..facts_of(run, &model, &others, prompt_tokens, eval_prompts, Bytes(0))?
         };
         // `random:PRESET` is a shape, also in place of a model that is elsewhere.

@@ -100,7 +100,7 @@ pub(super) struct GradientPasses<'x, 'a> {
     pub teacher: Option<&'x Role<'a>>,
 }
 
-/// Holds the images of an update's prompts, and begins its phase.
+/// Holds the images of an update's sequences, and begins its phase.
 ///
 /// Errors: those of reading images.
 pub(super) fn enter_update<'p>(
@@ -111,7 +111,8 @@ pub(super) fn enter_update<'p>(
     of: &LossOf<'_, '_>,
 ) -> Result<InPhase<'p>> {
     if let Some(images) = images {
-        images.hold(dev, overlay, of.sequences[of.which.clone()].iter().map(|s| s.prompt))?;
+        let sequences = of.sequences[of.which.clone()].iter();
+        images.hold(dev, overlay, sequences.flat_map(|s| [s.prompt, s.response]))?;
     }
     Ok(enter(dev, overlay, role.update_shape().pass.mode.phase()))
 }

@@ -11,6 +11,7 @@ use plimsoll_files::OpenModel;
 use plimsoll_infer::bound::Sources;
 use plimsoll_infer::image_table::ImageTable;
 use plimsoll_infer::sampler::Sampler;
+use plimsoll_infer::sight::TowerOf;
 use plimsoll_memory::{Arena, Buf};
 use plimsoll_model::{AdaptersFrom, ParamTable};
 use plimsoll_plan::{KEPT_PIECE_BYTES, RoleName, RunShape};
@@ -27,6 +28,8 @@ pub struct Trainer<'a> {
     /// The first is the one that is sampled from or trained.
     pub(crate) roles: Vec<Role<'a>>,
     packer: Option<Packer>,
+    /// The images as a teacher's own tower sees them.
+    teacher_images: Option<ImageTable<'a>>,
     /// The tower over images, where it learns with the first role.
     pub(crate) tower: Option<TrainedTower<'a>>,
     /// What a reference sees by next to a tower that learns.
@@ -61,6 +64,14 @@ impl<'a> Trainer<'a> {
             roles.push(role);
         }
         sampler.take_album(&sources)?;
+        let teacher_images = match sources.album.filter(|_| shape.sight.is_some_and(|s| s.teacher.is_some()))
+        {
+            Some(album) => {
+                let of = (sources.of(RoleName::TEACHER), album.clone(), TowerOf::Teacher);
+                Some(ImageTable::bind(dev, sampler.resident, shape, of, sampler.loading)?)
+            }
+            None => None,
+        };
         let tower = TrainedTower::bind(dev, sampler.resident, shape, sampler.images.as_ref());
         let reference_images = match sources.album {
             Some(album) => {
@@ -75,6 +86,7 @@ impl<'a> Trainer<'a> {
             arrays: TokenArrays::bind(&planned),
             roles,
             packer: shape.packs().map(|pass| Packer::new(pass, planned.sequences)),
+            teacher_images,
             tower,
             reference_images,
             group: Group::alone(),
@@ -103,6 +115,9 @@ impl<'a> Trainer<'a> {
             return Ok(());
         }
         self.sampler.rehearse(&self.roles[0], samplings)?;
+        if let Some(images) = &mut self.teacher_images {
+            images.rehearse_apart(self.sampler.dev, &mut self.sampler.overlay)?;
+        }
         if self.packer.is_some() {
             for index in (0..self.roles.len()).rev() {
                 let (role, with, _) = self.parts(index);
@@ -162,7 +177,8 @@ impl<'a> Trainer<'a> {
 
     /// Returns the seconds in which images were decoded and seen since the last call; none without images.
     pub(crate) fn take_image_seconds(&mut self) -> Option<f64> {
-        let tables = self.sampler.images.iter_mut().chain(&mut self.reference_images);
+        let tables =
+            self.sampler.images.iter_mut().chain(&mut self.reference_images).chain(&mut self.teacher_images);
         tables.map(ImageTable::take_seconds).reduce(|one, other| one + other)
     }
 
@@ -349,16 +365,22 @@ impl<'a> Trainer<'a> {
     }
 
     fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut TokenArrays) {
-        let Trainer { sampler, roles, packer, tower, reference_images, arrays, group, .. } = self;
+        let Trainer {
+            sampler, roles, packer, tower, reference_images, teacher_images, arrays, group, ..
+        } = self;
         let Sampler { dev, shape, overlay, images, .. } = sampler;
         let packer = packer.as_mut().expect("what has passes over whole sequences packs");
         let (before, rest) = roles.split_at_mut(index);
         let (role, after) = rest.split_first_mut().expect("an index of a role");
         let teacher = before.iter().chain(&*after).find(|other| other.keeps_rows());
         let positions = shape.positions;
-        // A critic reads the vectors of the policy's tower, and gives that no gradients.
-        let own = reference_images.as_mut().filter(|_| role.shape.name == RoleName::Reference);
-        let (images, tower) = (own.or(images.as_mut()), tower.as_mut().filter(|_| index == 0));
+        let images = match role.shape.name {
+            RoleName::Teacher(_) => teacher_images.as_mut(),
+            // A critic reads the vectors of the policy's tower, and gives that no gradients.
+            RoleName::Reference if reference_images.is_some() => reference_images.as_mut(),
+            _ => images.as_mut(),
+        };
+        let tower = tower.as_mut().filter(|_| index == 0);
         (role, Passes { dev: *dev, group, overlay, packer, images, tower, positions, teacher }, arrays)
     }
 }

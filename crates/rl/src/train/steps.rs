@@ -76,9 +76,7 @@ impl LanguageRun<'_> {
         }
         let mut metrics = report.metrics;
         metrics.insert("num_tokens".into(), lead.progress.rollout_tokens as f64);
-        if let Some(seconds) = self.trainer.take_image_seconds() {
-            metrics.insert("time/images".into(), seconds);
-        }
+        self.add_image_seconds(&mut metrics);
         let sets: Vec<&str> = self.session.data.names().collect();
         let groups = report.samples.as_ref().map_or(&[][..], StepSamples::groups);
         metrics::add_sets(&mut metrics, &sets, groups);
@@ -111,6 +109,13 @@ impl LanguageRun<'_> {
         self.data_step_done(lead, n, started, report.update, loss, metrics)
     }
 
+    /// Adds the seconds of a step in which images were decoded and seen, in a run with images.
+    fn add_image_seconds(&mut self, metrics: &mut Metrics) {
+        if let Some(seconds) = self.trainer.take_image_seconds() {
+            metrics.insert("time/images".into(), seconds);
+        }
+    }
+
     /// Reports a step that is all update.
     fn data_step_done(
         &mut self,
@@ -119,8 +124,9 @@ impl LanguageRun<'_> {
         started: Instant,
         update: UpdateStats,
         loss: f64,
-        metrics: Metrics,
+        mut metrics: Metrics,
     ) -> Result<()> {
+        self.add_image_seconds(&mut metrics);
         let seconds = started.elapsed().as_secs_f64();
         lead.progress.update_tokens += update.rows;
         lead.progress.update_s += seconds;

@@ -10,7 +10,7 @@ mod read;
 mod script;
 mod unsloth;
 
-use crate::import::draft::Import;
+use crate::import::draft::{Draft, Import};
 use crate::import::images;
 use crate::import::lora::{Lora, PEFT_TARGETS, Silent, lora};
 use crate::stack::{Planned, Stack};
@@ -62,11 +62,19 @@ static LORA: Lora = Lora {
 const IMAGES: images::Of =
     images::Of { column: "images", adapted: "peft_config.finetune_vision_layers", ..images::Of::NONE };
 
+/// Takes the settings about images. Rows with images are conversations there, so the form of strings is not set.
+fn pictures(draft: &mut Draft) {
+    images::images(draft, &IMAGES);
+    if draft.get("data.images").is_some() && draft.get("data.chat_template") == Some("\"none\"") {
+        draft.drop_line("data.chat_template");
+    }
+}
+
 static IMPORT: Import = Import {
     title: "TRL",
     file: "a shell script with `trl grpo --flag value ...`, YAML or JSON, a Python script or a notebook; also of sft, dpo, cpo, orpo, kto, reward and rloo",
     adapter: Some(|draft| lora(draft, &LORA)),
-    images: Some(|draft| images::images(draft, &IMAGES)),
+    images: Some(pictures),
     jobs: jobs::JOBS,
     nearest: &[
         ("gkd", "distill"),

@@ -5,10 +5,12 @@ mod canvas;
 mod scene;
 
 use crate::images::{ImageRow, ImageSource};
-use crate::{Prompt, Row};
+use crate::labels::of_place;
+use crate::worse::with_a_digit_changed;
+use crate::{LabelledRow, PairRow, Prompt, Row, SftRow};
 use plimsoll_base::{Error, Result};
 use scene::{Scene, Subject};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
 /// Names of the built-in tasks that draw.
@@ -66,12 +68,56 @@ impl DrawnTask {
         (0..self.test.len() as u64).map(move |index| self.test_row(index, placeholder))
     }
 
+    /// Returns row `index` of the training stream with its answer, to learn that.
+    pub fn answer_row(&self, seed: u64, index: u64, placeholder: &str) -> ImageRow<SftRow> {
+        with(self.train_row(seed, index, placeholder), |Row { prompt, columns }| {
+            SftRow::answer(prompt, answer(&columns))
+        })
+    }
+
+    /// Returns row `index` of the training stream as a pair: the right answer against one with a digit changed.
+    pub fn pair_row(&self, seed: u64, index: u64, placeholder: &str) -> ImageRow<PairRow> {
+        pair(self.train_row(seed, index, placeholder), seed, index)
+    }
+
+    /// Returns row `index` of the training stream with a label: right answers at even places, others at odd ones.
+    pub fn labelled_row(&self, seed: u64, index: u64, placeholder: &str) -> ImageRow<LabelledRow> {
+        with(self.pair_row(seed, index, placeholder), |pair| of_place(pair, index))
+    }
+
+    /// Returns the test set as pairs, the same for every seed.
+    pub fn test_pairs(&self, placeholder: &str) -> impl Iterator<Item = ImageRow<PairRow>> {
+        self.test_rows(placeholder).zip(0..).map(|(row, index)| pair(row, TEST_SEED, index))
+    }
+
+    /// Returns the test set with labels, the same for every seed.
+    pub fn test_labels(&self, placeholder: &str) -> impl Iterator<Item = ImageRow<LabelledRow>> {
+        self.test_pairs(placeholder).zip(0..).map(|(of, index)| with(of, |pair| of_place(pair, index)))
+    }
+
     fn row(&self, scene: &Scene, place: String, placeholder: &str) -> ImageRow {
         let prompt = Prompt::Text(format!("{placeholder}{}", self.subject.question()));
         let columns = Map::from_iter([("ground_truth".to_string(), json!(scene.answer()))]);
         let png = canvas::png(scene);
         ImageRow { place, row: Row { prompt, columns }, images: vec![Ok(ImageSource::Bytes(png))] }
     }
+}
+
+/// Makes something else of a row, with the same images.
+fn with<T, U>(of: ImageRow<T>, make: impl FnOnce(T) -> U) -> ImageRow<U> {
+    ImageRow { place: of.place, row: make(of.row), images: of.images }
+}
+
+fn answer(columns: &Map<String, Value>) -> &str {
+    columns["ground_truth"].as_str().expect("every row has an answer")
+}
+
+fn pair(of: ImageRow, seed: u64, index: u64) -> ImageRow<PairRow> {
+    with(of, |Row { prompt, columns }| {
+        let chosen = answer(&columns).to_string();
+        let rejected = with_a_digit_changed(&chosen, seed, index);
+        PairRow { columns, ..PairRow::of_texts(prompt, chosen, rejected) }
+    })
 }
 
 /// Refuses a task that draws, where rows are read without images.
@@ -117,6 +163,14 @@ mod tests {
             assert_eq!(refuse_drawn(name).unwrap_err().slug, "model-takes-no-images");
             assert_eq!(task.test_row(TEST_ROWS as u64, "").row, task.test_row(0, "").row);
         }
+        let task = DrawnTask::find("builtin:digits").unwrap();
+        let (pair, label) = (task.pair_row(3, 5, "[I]").row, task.labelled_row(3, 5, "[I]").row);
+        assert_eq!(json!(pair.chosen.content), task.train_row(3, 5, "").row.columns["ground_truth"]);
+        assert!(pair.chosen != pair.rejected && !label.is_desirable);
+        assert_eq!(
+            task.test_labels("").map(|of| of.row.is_desirable).take(3).collect::<Vec<_>>(),
+            [true, false, true]
+        );
         assert!(DrawnTask::find("builtin:addition").is_none() && refuse_drawn("builtin:addition").is_ok());
     }
 }

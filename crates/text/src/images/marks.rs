@@ -20,14 +20,23 @@ pub(super) enum Mark {
 /// A prompt without one has all images of the column, `count`, before the first words of the user, as TRL puts them.
 /// `<image>` in a row without images stays text.
 pub(super) fn marked(prompt: Value, placeholder: &str, count: usize) -> (Value, Vec<Mark>) {
-    let mut value = match prompt {
+    let (mut value, mut marks) = marked_where_it_says(prompt, placeholder, count > 0);
+    if marks.is_empty() && count > 0 && put_first(&mut value, &placeholder.repeat(count)) {
+        marks.resize(count, Mark::Next);
+    }
+    (value, marks)
+}
+
+/// Writes the placeholder for each mark of a text or of messages, and returns the marks.
+pub(super) fn marked_where_it_says(text: Value, placeholder: &str, has_images: bool) -> (Value, Vec<Mark>) {
+    let mut value = match text {
         Value::String(text) => match listed(&text) {
             Some(list) => Value::Array(list),
             None => Value::String(text),
         },
         other => other,
     };
-    let mut writer = Writer { placeholder, has_images: count > 0, marks: Vec::new() };
+    let mut writer = Writer { placeholder, has_images, marks: Vec::new() };
     match &mut value {
         Value::Array(messages) => {
             messages
@@ -37,11 +46,7 @@ pub(super) fn marked(prompt: Value, placeholder: &str, count: usize) -> (Value, 
         }
         text => writer.content(text),
     }
-    let mut marks = writer.marks;
-    if marks.is_empty() && count > 0 && put_first(&mut value, &placeholder.repeat(count)) {
-        marks.resize(count, Mark::Next);
-    }
-    (value, marks)
+    (value, writer.marks)
 }
 
 struct Writer<'a> {

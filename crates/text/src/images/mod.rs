@@ -1,10 +1,13 @@
 //! Rows with images, as TRL, verl, slime and ms-swift write them: a column names or holds the images, and the prompt
 //! says where they are. Here are only names and bytes; nothing is decoded.
 
+mod answered;
 mod marks;
 mod place;
 mod source;
 
+pub(crate) use answered::each_answered;
+pub use answered::each_row_s_images;
 pub use place::{IMAGE_BYTES_MAX, ImageFolder};
 pub use source::{ImageSource, sent_image};
 pub(crate) use source::{data_uri, sources};
@@ -30,16 +33,23 @@ pub struct ImageColumns<'a> {
     pub placeholder: &'a str,
 }
 
-/// A row whose prompt has a placeholder for each image.
+/// A row whose texts have a placeholder for each image.
 #[derive(Clone, Debug)]
-pub struct ImageRow {
+pub struct ImageRow<T = Row> {
     /// The file and the line, for errors.
     pub place: String,
-    /// The prompt and the columns without the images.
-    pub row: Row,
+    /// The prompt and the columns without the images, or what else a row is.
+    pub row: T,
     /// The images in the order of their placeholders, or what is wrong with one. A number of images that is not that
     /// of the placeholders is an error more.
     pub images: Vec<Result<ImageSource>>,
+}
+
+impl<T> ImageRow<T> {
+    /// Returns a row without images.
+    pub fn of_text(row: T) -> ImageRow<T> {
+        ImageRow { place: String::new(), row, images: Vec::new() }
+    }
 }
 
 /// Calls `visit` with each row of JSON lines or Parquet, with its images, and its index.
@@ -78,16 +88,20 @@ fn image_row(mut object: Map<String, Value>, columns: ImageColumns, place: Place
     let named = sources(object.shift_remove(columns.images).unwrap_or(Value::Null));
     let value = take(&mut object, columns.prompt, place)?;
     let (value, marks) = marked(value, columns.placeholder, named.len());
-    let images = ordered(named, marks);
+    let images = placed(ordered(named, marks), &words);
     let prompt = prompt_of(value, columns.prompt, place)?;
+    Ok(ImageRow { place: words, row: Row { prompt, columns: object }, images })
+}
+
+/// Says of what is wrong with an image in which row it is.
+fn placed(images: Vec<Result<ImageSource>>, words: &str) -> Vec<Result<ImageSource>> {
     let at = |(i, image): (usize, Result<ImageSource>)| {
         image.map_err(|mut error| {
             error.message = format!("{words}: image {}: {}", i + 1, error.message);
             error
         })
     };
-    let images = images.into_iter().enumerate().map(at).collect();
-    Ok(ImageRow { place: words, row: Row { prompt, columns: object }, images })
+    images.into_iter().enumerate().map(at).collect()
 }
 
 /// Gives each mark of the prompt its image: what a part holds itself, else the next of the column.

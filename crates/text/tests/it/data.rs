@@ -54,8 +54,8 @@ fn r_messages_as_text_and_lists_of_parts_were_no_messages() {
     assert_eq!((&rows[0].prompt, &rows[1].prompt), (&hi, &hi));
     assert_eq!(rows[2].prompt, Prompt::Text("[1, 2] is a list".into()));
     let text = r#"{"messages": "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]"}"#;
-    let rows = load_sft(&file(&dir, text.as_bytes()), "prompt", false, &[]).unwrap();
-    assert_eq!(rows[0].row, SftRow::answer(Prompt::Messages(vec![Message::new("user", "a")]), "b"));
+    let rows = load_sft(&file(&dir, text.as_bytes()), "prompt", false, &[], None).unwrap();
+    assert_eq!(rows[0].row.row, SftRow::answer(Prompt::Messages(vec![Message::new("user", "a")]), "b"));
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn supervised_rows_have_three_forms() {
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n",
         "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n",
     );
-    let rows = load_sft(&file(&dir, text.as_bytes()), "prompt", false, &[]).unwrap();
+    let rows = load_sft(&file(&dir, text.as_bytes()), "prompt", false, &[], None).unwrap();
     let chat = SftRow::answer(Prompt::Messages(vec![Message::new("user", "a")]), "b");
-    let rows: Vec<SftRow> = rows.into_iter().map(|row| row.row).collect();
+    let rows: Vec<SftRow> = rows.into_iter().map(|of| of.row.row).collect();
     assert_eq!(rows, [SftRow::answer(Prompt::Text("2+2=".into()), "4"), chat.clone(), chat]);
     let named = file(&dir, b"{\"question\": \"2+2=\", \"completion\": \"4\"}");
-    let rows = load_sft(&named, "question", false, &[]).unwrap();
-    assert_eq!(rows[0].row, SftRow::answer(Prompt::Text("2+2=".into()), "4"));
-    let error = load_sft(&named, "qestion", false, &[]).unwrap_err();
+    let rows = load_sft(&named, "question", false, &[], None).unwrap();
+    assert_eq!(rows[0].row.row, SftRow::answer(Prompt::Text("2+2=".into()), "4"));
+    let error = load_sft(&named, "qestion", false, &[], None).unwrap_err();
     assert_eq!((error.slug, &*error.hints[0]), ("data-column-missing", "did you mean `question`?"));
     for (text, slug) in [
         ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "data-bad-prompt"),
@@ -166,7 +166,7 @@ fn supervised_rows_have_three_forms() {
         ("{\"prompt\": \"a\", \"completion\": 4}", "data-bad-prompt"),
     ] {
         assert_eq!(
-            load_sft(&file(&dir, text.as_bytes()), "prompt", false, &[]).unwrap_err().slug,
+            load_sft(&file(&dir, text.as_bytes()), "prompt", false, &[], None).unwrap_err().slug,
             slug,
             "{text}"
         );

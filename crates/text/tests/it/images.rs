@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use plimsoll_base::Result;
 use plimsoll_text::{
     ImageColumns, ImageFolder, ImageRow, ImageSource, Part, each_prompt_with_images, file_size,
-    first_prompts_with_images,
+    first_prompts_with_images, load_pairs,
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -45,6 +45,64 @@ fn read(value: &Value) -> (String, Vec<String>) {
         ImageSource::Bytes(bytes) => format!("{:?}", &bytes[..2.min(bytes.len())]),
     };
     (words, row.images.into_iter().map(of).collect())
+}
+
+/// The prompt's words, the images and what is wrong with one, of a pair.
+fn pair(value: &Value) -> (String, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d.jsonl");
+    std::fs::write(&path, value.to_string()).unwrap();
+    let row = load_pairs(&path, "prompt", &[], Some(COLUMNS)).unwrap().remove(0);
+    let words = match &row.row.prompt {
+        plimsoll_text::Prompt::Text(text) => text.clone(),
+        plimsoll_text::Prompt::Messages(messages) => messages[0].content.clone(),
+    };
+    let of = |image: Result<ImageSource>| match image {
+        Ok(image) => format!("{image:?}"),
+        Err(error) => error.slug.to_string(),
+    };
+    (words, row.images.into_iter().map(of).collect())
+}
+
+#[test]
+fn a_pair_has_the_images_of_its_prompt_once() {
+    let image = |name: &str| format!("Path({name:?})");
+    let user = |content: Value| json!({"role": "user", "content": content});
+    let own = |text: &str| json!({"role": "assistant", "content": [{"type": "text", "text": text}]});
+    let part = || json!([{"type": "image"}, {"type": "text", "text": "a"}]);
+    for (row, words, images) in [
+        // TRL: rlaif-v, with the prompt apart and within both answers.
+        (
+            json!({"prompt": [user(part())], "chosen": [own("b")], "rejected": [own("c")], "images": ["x.png"]}),
+            "[I]a",
+            vec![image("x.png")],
+        ),
+        (
+            json!({"chosen": [user(part()), own("b")], "rejected": [user(part()), own("c")], "images": ["x.png"]}),
+            "[I]a",
+            vec![image("x.png")],
+        ),
+        (
+            json!({"prompt": "a", "chosen": "b", "rejected": "c", "images": ["x.png", "y.png"]}),
+            "[I][I]a",
+            vec![image("x.png"), image("y.png")],
+        ),
+        // ms-swift.
+        (
+            json!({"messages": [user(json!("<image>a")), own("b")], "rejected_response": "c", "images": ["x.png"]}),
+            "[I]a",
+            vec![image("x.png")],
+        ),
+        (
+            json!({"messages": [user(json!("<image>a")), own("b")], "rejected_response": "c", "images": ["x.png"],
+                "rejected_images": ["y.png"]}),
+            "[I]a",
+            vec!["image-count".to_string()],
+        ),
+        (json!({"prompt": "a", "chosen": "b", "rejected": "c"}), "a", vec![]),
+    ] {
+        assert_eq!(pair(&row), (words.to_string(), images), "{row}");
+    }
 }
 
 #[test]

@@ -117,8 +117,8 @@ fn rows_of_which_every_turn_is_learnt_have_one_of_the_assistants() {
     let rows = |text: &str| {
         let path = dir.path().join("rows.jsonl");
         std::fs::write(&path, text).unwrap();
-        let rows = load_sft(&path, "prompt", true, &[])?;
-        Ok::<Vec<SftRow>, plimsoll_base::Error>(rows.into_iter().map(|row| row.row).collect())
+        let rows = load_sft(&path, "prompt", true, &[], None)?;
+        Ok::<Vec<SftRow>, plimsoll_base::Error>(rows.into_iter().map(|of| of.row.row).collect())
     };
     let text = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]}"#;
     assert_eq!(
@@ -211,8 +211,8 @@ fn a_turn_of_weight_0_is_not_learnt() {
         let messages = [user(), turn("one", weight(0)), user(), turn("two", weight(1))];
         let path = dir.path().join("rows.jsonl");
         std::fs::write(&path, json!({ "messages": messages }).to_string()).unwrap();
-        let error = load_sft(&path, "prompt", every_turn, &[]).unwrap_err();
+        let error = load_sft(&path, "prompt", every_turn, &[], None).unwrap_err();
         assert!(error.slug == "data-bad-prompt" && error.message.contains(words), "{error}");
-        assert!(load_sft(&path, "prompt", every_turn, &["weight".to_string()]).is_ok());
+        assert!(load_sft(&path, "prompt", every_turn, &["weight".to_string()], None).is_ok());
     }
 }
