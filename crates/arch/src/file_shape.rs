@@ -216,6 +216,15 @@ impl FileShape {
     }
 }
 
+impl FileShape {
+    /// Returns it if it is the whole of a decoder's shape. Panics if not.
+    fn checked(self, whole: &ModelSpec) -> FileShape {
+        let same = ModelSpec { suppressed: whole.suppressed, ..self.spec() } == *whole;
+        assert!(same, "layers that differ in what no file has: {whole:?}");
+        self
+    }
+}
+
 impl ModelSpec {
     /// Returns the shape that files give this decoder. Panics if its layers differ in what no file has.
     pub fn file_shape(&self) -> FileShape {
@@ -285,10 +294,7 @@ impl ModelSpec {
             shared: self.shared_keys(),
             inputs: self.inputs,
         };
-        // What is suppressed is said by what is around a language model.
-        let same = ModelSpec { suppressed: self.suppressed, ..shape.spec() };
-        assert!(same == *self, "layers that differ in what no file has: {self:?}");
-        shape
+        shape.checked(self)
     }
 
     /// Returns the last layers, if they have keys and values of earlier ones.

@@ -17,6 +17,8 @@ const EVAL_EPISODES: u32 = 256;
 const AGENT_TURNS_MAX: f64 = 63.0;
 /// Most functions of `environment.tools`: each is described in every prompt.
 const TOOLS_MAX: usize = 64;
+/// Most images of an episode's tools: a plan has room for all of them.
+const IMAGES_MAX: f64 = 64.0;
 /// The values of `environment.rows`, for messages.
 const TAKES_ROWS: &str = "a JSONL or Parquet file, or hf:org/name/SUBSET/SPLIT";
 /// Largest number of worker processes.
@@ -50,6 +52,7 @@ fn limits(run: &RunFile, environment: &Environment, at: &Provenance) -> Result<(
     if let Some(workers) = environment.num_workers.value() {
         in_range(f64::from(workers), 1.0, WORKERS_MAX, at, "environment.num_workers")?;
     }
+    in_range(f64::from(environment.images_max), 0.0, IMAGES_MAX, at, "environment.images_max")?;
     let (turn, whole) = (run.rollout.max_new_tokens, environment.episode_tokens(run.rollout.max_new_tokens));
     match environment.episode_tokens_max {
         Some(most) if most < turn => {
@@ -136,6 +139,7 @@ impl Environment {
             action: self.action.clone().unwrap_or_else(|| "message".to_string()),
             observation: self.observation.clone(),
             reply: ReplyLimits::of(self.turn_tokens_max),
+            images: None,
             python: self.python.clone(),
             num_workers: self.num_workers.value().unwrap_or(1),
             worker_memory: self.worker_memory.0,

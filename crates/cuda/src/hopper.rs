@@ -72,10 +72,16 @@ impl<'a> HeadProduct<'a> {
         assert_eq!((to.len(), to.dtype()), (self.rows * cols, DType::Bf16), "[{}, {cols}]", self.rows);
         assert!(cols.is_multiple_of(8) && self.dev.address(to).is_multiple_of(16), "rows of {cols} columns");
         let mut own = vec![count(first), Arg::F32(args.logits.factor)];
-        own.extend(suppressed(args.logits));
         own.extend(row_inputs(self.dev, args, Chunk { first: 0, rows: self.rows }));
         own.push(self.dev.arg(to));
         self.launch("head_gradients", cols, &own);
+        let here = args.logits.suppressed.within(first, cols);
+        if !here.is_empty() {
+            let launch =
+                Launch { grid: [(self.rows * here.len()).div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
+            let args = args![self.dev, to, self.rows, cols, here.start, here.len()];
+            self.dev.launch("head", "zero_columns", launch, &args);
+        }
     }
 
     /// Launches as many blocks as run at once, which take the tiles of `cols` columns in turn.

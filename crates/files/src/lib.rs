@@ -28,6 +28,7 @@ mod output;
 mod pieces;
 mod pypi;
 mod safetensors_dir;
+mod seeing;
 mod shared;
 mod sight;
 mod source;
@@ -35,6 +36,7 @@ mod storage;
 mod stream;
 mod tensor_file;
 mod tensors;
+mod trained_tower;
 mod whole;
 mod wrapped;
 mod writer;
@@ -59,7 +61,7 @@ pub use hub_fetch::{HubFile, hub_file};
 #[cfg(feature = "hub")]
 pub use hub_push::{Push, PushContent, PushFile, PushTarget, Pushed, push, push_endpoint};
 pub use no_link::{append_to, create_part};
-pub use open::{OpenModel, TRAINED_TOWER, TokenizerFiles, adapter_ends, not_gguf};
+pub use open::{OpenModel, TokenizerFiles, adapter_ends, not_gguf};
 pub use output::{check_folder, check_output_file, check_output_folder, output_error, rename_new};
 pub use pieces::{FileRecord, Pieces};
 pub use shared::SharedWriter;
@@ -68,6 +70,7 @@ pub use source::{ADAPTER_CONFIG, Local, Source, resolve};
 pub use stream::{stored, write_error};
 pub use tensor_file::TensorFile;
 pub use tensors::{RowOrder, SCORE, TensorInfo, ValueHeads};
+pub use trained_tower::TRAINED_TOWER;
 pub use whole::{
     PREPROCESSOR, PROCESSOR_FILES, WHOLE_INDEX, WHOLE_TEXT, WHOLE_TOWER, is_written_whole, whole_config_json,
     whole_index, whole_name,

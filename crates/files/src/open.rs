@@ -9,6 +9,7 @@ use crate::sight::sight_from_config;
 use crate::source::{ADAPTER_CONFIG, Local, is_repo, of_run, resolve};
 use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
+use crate::trained_tower::open_tower;
 use crate::{builtin, joined_experts, mxfp4, safetensors_dir, wrapped};
 use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization, SightSpec, TokenRun};
 use plimsoll_base::{Encoding, Error, Result, blocks};
@@ -307,9 +308,6 @@ pub fn not_gguf(wants: &str, model: &OpenModel) -> Error {
     Error::usage("model-not-gguf", format!("{wants} needs a GGUF file, and {} {found}", model.source))
 }
 
-/// The file of a tower that was trained with an adapter of its text, next to that.
-pub const TRAINED_TOWER: &str = "tower.safetensors";
-
 /// The common parts of all kinds of sources.
 struct Parts {
     spec: ModelSpec,
@@ -461,7 +459,13 @@ fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
             "name the model that it was trained on in base_model_name_or_path of its adapter_config.json",
         ));
     }
-    let model = with_tower_of(folder, model)?;
+    let mut model = model;
+    if let Some((file, tower)) =
+        model.seeing.as_ref().map_or(Ok(None), |_| open_tower(folder, model.files.len()))?
+    {
+        model.files.push(file);
+        model.tower_tensors.extend(tower.into_iter().map(|tensor| (tensor.name.clone(), tensor)));
+    }
     let eos_token_ids = adapter_ends(folder, &model.eos_token_ids)?;
     let own = tokenizer_of(folder)?;
     let tokenizer = if own.tokenizer_json.is_some() { own } else { model.tokenizer };
@@ -475,22 +479,6 @@ fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
         eos_token_ids,
         ..model
     })
-}
-
-/// Returns a model with the tower that was trained with the adapter in a folder, if there is one.
-///
-/// Errors: those of reading.
-fn with_tower_of(folder: &Path, mut model: OpenModel) -> Result<OpenModel> {
-    let path = folder.join(TRAINED_TOWER);
-    if model.seeing.is_none() || path.symlink_metadata().is_err() {
-        return Ok(model);
-    }
-    let storage = Storage::open(&path)?;
-    let tensors = safetensors_dir::read_header(&storage, model.files.len())?;
-    model.files.push(storage);
-    let own = wrapped::tower_tensors(&tensors)?;
-    model.tower_tensors.extend(own.into_iter().map(|tensor| (tensor.name.clone(), tensor)));
-    Ok(model)
 }
 
 /// Returns the tokens that end responses of the adapter in a folder, or of that run: those that it learnt to end with

@@ -96,7 +96,7 @@ fn made(
     map.insert("tie_word_embeddings".into(), spec.tied.into());
     put_axes(map, sight.axes);
     let TokenRun { first, count } = sight.placeholders;
-    // A model without films has no token for them: one that no text has stands there.
+    // A model without films has no token for them, and is given one that no text has.
     let films = if count > 1 { 2 * first + 1 - sight.image_token } else { spec.vocab };
     json!({
         "architectures": [class],

@@ -17,6 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 pub use plimsoll_images::Processor;
 
+/// Most pixels of an answer's image before it is resized: as many as a plan has room for that reads no data.
+const ANSWER_PIXELS_MAX: u64 = 1 << 24;
+
 /// An image of a row, which is decoded where its vectors are needed.
 #[derive(Debug)]
 pub struct RowImage {
@@ -66,6 +69,10 @@ pub struct Album {
 #[derive(Debug, Default)]
 struct Images {
     next: u32,
+    /// Numbers that are kept for answers: the next, and the first after them.
+    answers: [u32; 2],
+    /// Images of answers, which are decoded as they come, by their first vectors.
+    decoded: BTreeMap<u32, Prepared>,
     of_rows: BTreeMap<u32, Weak<RowImage>>,
     sizes: AlbumSizes,
 }
@@ -117,13 +124,25 @@ impl Album {
     pub fn shape(&self, prompts: usize) -> SightShape {
         let AlbumSizes { patches, side, vectors, pixels, file } = self.sizes();
         let vectors = vectors.saturating_mul(prompts);
-        SightShape { spec: self.sight, patches, side, vectors, pixels, file, trains: false, teacher: None }
+        SightShape {
+            spec: self.sight,
+            patches,
+            side,
+            vectors,
+            answers: 0,
+            episode_answers: 0,
+            pixels,
+            file,
+            trains: false,
+            teacher: None,
+            ahead: false,
+        }
     }
 
     /// Takes the images of a prompt whose tokens have a placeholder for each. Returns its rows, tokens and numbers of
     /// vectors, with its images. `place`: the row, for errors.
     ///
-    /// Errors: `image-count`; those of reading the headers of images.
+    /// Errors: those of `admit` and of `place`.
     pub fn take(
         &self,
         ids: &[u32],
@@ -181,6 +200,49 @@ impl Album {
             placed.ids[range.clone()].iter_mut().zip(numbers).for_each(|(id, number)| *id = number);
         }
         Ok(placed)
+    }
+
+    /// Keeps `vectors` numbers for the images of the answers of a rollout, and returns the first.
+    ///
+    /// Errors: `image-count`.
+    pub(crate) fn keep_for_answers(&self, vectors: u32) -> Result<u32> {
+        let mut all = self.images();
+        let first = all.next;
+        let after = first.checked_add(vectors).filter(|next| next.checked_add(self.vocab).is_some());
+        all.next = after.ok_or_else(too_many)?;
+        all.answers = [first, all.next];
+        all.decoded.clear();
+        Ok(first)
+    }
+
+    /// Takes an image that an answer has, with numbers that are kept for such. `place`: where it is from, for errors.
+    ///
+    /// Errors: those of reading and decoding it; `image-count`, `image-too-large` for what has no room.
+    pub fn take_answer(&self, bytes: Vec<u8>, place: &str) -> Result<Arc<RowImage>> {
+        let (image, [_, pixels]) = self.read(ImageSource::Bytes(bytes), None, place.to_string())?;
+        if pixels > ANSWER_PIXELS_MAX {
+            let message =
+                format!("{place}: {pixels} pixels; an answer's image has at most {ANSWER_PIXELS_MAX}");
+            return Err(Error::new("image-too-large", message).hint("make it smaller"));
+        }
+        let prepared = image.prepare(&self.processor)?;
+        let mut all = self.images();
+        let [first, end] = all.answers;
+        if image.tokens > (end - first) as usize {
+            let message = format!("{place}: no room is left for its {} tokens", image.tokens);
+            return Err(Error::new("image-count", message)
+                .hint("set data.image_pixels_max lower, or environment.turn_tokens_max higher"));
+        }
+        all.answers[0] += image.tokens as u32;
+        let image = Arc::new(RowImage { first, ..image });
+        all.of_rows.insert(first, Arc::downgrade(&image));
+        all.decoded.insert(first, prepared);
+        Ok(image)
+    }
+
+    /// Returns an image of an answer as it was decoded, once.
+    pub(crate) fn take_decoded(&self, first: u32) -> Option<Prepared> {
+        self.images().decoded.remove(&first)
     }
 
     /// Returns the images of prompts that are in the album, each once, by their first vectors.

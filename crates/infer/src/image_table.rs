@@ -1,6 +1,7 @@
 //! The tower of a run, and the table of the vectors that it gave for the images which prompts name now.
 
 use crate::album::{Album, RowImage};
+use crate::images_ahead::ImagesAhead;
 use crate::phases::enter;
 use crate::sight::{TowerOf, bind_tower};
 use crate::weights::Loading;
@@ -44,6 +45,13 @@ pub struct ImageTable<'a> {
     seconds: f64,
     /// The pixels of the images that it has, where the tower is trained.
     pixels: Option<BTreeMap<u32, Prepared>>,
+    ahead: ImagesAhead,
+    /// Vectors at the table's end that answers may bring.
+    answers: usize,
+    /// The most of an episode's answers.
+    episode_answers: usize,
+    /// The number and the place of the first of them.
+    answers_from: [u32; 2],
 }
 
 impl<'a> ImageTable<'a> {
@@ -123,12 +131,21 @@ impl<'a> ImageTable<'a> {
             limits: sight.limits(),
             seconds: 0.0,
             pixels: None,
+            ahead: ImagesAhead::new(sight.ahead_bytes()),
+            answers: sight.answers,
+            episode_answers: sight.episode_answers,
+            answers_from: [0; 2],
         })
     }
 
     /// Returns how many prompts it has room for, whichever they are.
     pub fn prompts(&self) -> usize {
-        self.vectors.vectors() / self.album.sizes().vectors.max(1)
+        (self.vectors.vectors() - self.answers) / self.album.sizes().vectors.max(1)
+    }
+
+    /// Returns how many episodes may bring images with their answers at one time.
+    pub fn episodes(&self) -> usize {
+        self.answers.checked_div(self.episode_answers).unwrap_or(usize::MAX)
     }
 
     /// Holds the images that texts name, in a phase of its own where some are missing.
@@ -172,6 +189,57 @@ impl<'a> ImageTable<'a> {
     pub fn rehearse_apart(&mut self, dev: &dyn Device, overlay: &mut Overlay<'_>) -> Result<()> {
         let phase = enter(dev, overlay, self.mode.phase());
         self.rehearse(dev, &phase)
+    }
+
+    /// Notes the images that the next step will need, which are decoded after those that are needed next.
+    pub fn expect<'i>(&mut self, images: impl Iterator<Item = &'i Arc<RowImage>>) {
+        let of_patch = 3 * u64::from(self.tower.spec.patch).pow(2);
+        self.ahead.expect(images.cloned(), |image| of_patch * image.grid.patches() as u64);
+    }
+
+    /// Begins a rollout whose answers may bring images, once those of its prompts are held. Returns what its rows may
+    /// name: the images that the table has, and all that answers may bring as one.
+    ///
+    /// Errors: `image-count`.
+    pub(crate) fn begin_answers(&mut self) -> Result<Vec<TextImage>> {
+        if self.answers == 0 {
+            return Ok(self.held.clone());
+        }
+        let at = (self.vectors.vectors() - self.answers) as u32;
+        // Answers of an earlier rollout may be where the next ones go.
+        self.held.retain(|held| held.at + held.rows * held.columns <= at);
+        let first = self.album.keep_for_answers(self.answers as u32)?;
+        self.answers_from = [first, at];
+        let all = TextImage { first, rows: self.answers as u32, columns: 1, at };
+        Ok(self.held.iter().copied().chain([all]).collect())
+    }
+
+    /// Computes the vectors of an image that an answer has brought, in the phase Rollout.
+    ///
+    /// Errors: those of the device.
+    pub(crate) fn see_answer(
+        &mut self,
+        dev: &dyn Device,
+        phase: &InPhase<'_>,
+        image: &RowImage,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let prepared = match self.album.take_decoded(image.first) {
+            Some(prepared) => prepared,
+            None => image.prepare(&self.album.processor)?,
+        };
+        let ([first, from], merge) = (self.answers_from, self.tower.spec.merge);
+        let at = from + (image.first - first);
+        self.see_one(dev, phase, &prepared, at as usize)?;
+        let [rows, columns] = [image.grid.height, image.grid.width].map(|side| side / merge);
+        self.held.push(TextImage { first: image.first, rows, columns, at });
+        self.seconds += started.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Returns the images that the table has, by their first vectors, ascending.
+    pub(crate) fn held(&self) -> &[TextImage] {
+        &self.held
     }
 
     /// Returns what passes of a mode need to know, in its phase.
@@ -264,6 +332,9 @@ impl<'a> ImageTable<'a> {
         let regions = TowerRegions::bind(phase, self.mode);
         let (album, mut pixels) = (self.album.clone(), self.pixels.take());
         let mut known = pixels.as_mut().map(std::mem::take).unwrap_or_default();
+        self.ahead.pause();
+        let there = |image: &Arc<RowImage>| Some((image.first, self.ahead.take(image.first)?));
+        known.extend(wanted.iter().filter_map(there).collect::<Vec<_>>());
         let is_missing = |i: &usize| !known.contains_key(&wanted[*i].first);
         let missing: Vec<usize> = (0..wanted.len()).filter(is_missing).collect();
         let images: Vec<Arc<RowImage>> = missing.iter().map(|i| wanted[*i].clone()).collect();
@@ -296,6 +367,7 @@ impl<'a> ImageTable<'a> {
         let last = std::mem::take(&mut passes.taken);
         each(&mut passes, last)?;
         (self.held, self.pixels) = (held, pixels);
+        self.ahead.begin(self.album.processor);
         self.seconds += started.elapsed().as_secs_f64();
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! commands. A method, a loss or an optimizer is not known here.
 
 pub mod album;
+mod answer_images;
 pub mod bound;
 pub mod codes;
 pub mod drawn;
@@ -19,6 +20,7 @@ pub mod hub;
 pub mod image_rows;
 pub mod image_table;
 pub mod images;
+mod images_ahead;
 pub mod model_reward;
 pub mod models;
 pub mod phases;

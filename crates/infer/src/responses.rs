@@ -50,7 +50,7 @@ pub struct KeptSample {
 }
 
 /// An image of a sample's prompt as a line of `samples/*.jsonl` names it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KeptImage {
     /// What the row names, cut where it is long; absent for an image that the row holds.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,6 @@
 //! The images of a prompt as its rewards and lines of samples have them.
 
-use crate::album::Album;
+use crate::album::{Album, RowImage};
 use crate::responses::{KEPT_IMAGES_MAX, KeptImage};
 use crate::text::Item;
 use plimsoll_base::Result;
@@ -20,11 +20,11 @@ pub fn sample_images(item: &Item) -> Arc<[SampleImage]> {
 ///
 /// Errors: those of reading and decoding; those of `write`.
 pub fn kept_images(
-    item: &Item,
+    images: &[Arc<RowImage>],
     album: &Album,
     write: &mut dyn FnMut(&str, &[u8]) -> Result<()>,
 ) -> Result<Vec<KeptImage>> {
-    let images = item.images.iter().take(KEPT_IMAGES_MAX);
+    let images = images.iter().take(KEPT_IMAGES_MAX);
     images
         .map(|image| {
             let prepared = image.prepare(&album.processor)?;

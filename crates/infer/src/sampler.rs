@@ -1,6 +1,7 @@
 //! The engine that samples, with the device and the arena's two parts: what every model of a run or of a command is
 //! bound to.
 
+use crate::answer_images::SeesAnswers;
 use crate::bound::{BoundModel, Sources};
 use crate::image_table::ImageTable;
 use crate::phases::enter;
@@ -114,14 +115,21 @@ impl<'a> Sampler<'a> {
         stop: &mut dyn StopCondition,
     ) -> Result<RolloutStats> {
         let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
-        if let Some(images) = &mut self.images {
-            images.hold_in(self.dev, &phase, request.prompts.iter().copied())?;
-        }
         let decoder = of.sampled(self.dev, &phase);
-        let mode = Mode::Rollout { truncates: self.shape.truncates };
-        let sight = self.images.as_ref().map(|images| images.seen(&phase, mode));
-        let model = Model { dev: self.dev, decoder: &decoder, acts, sight };
-        self.engine.run_from(model, request, begun, stop, Samples::to_write(&mut self.samples))
+        let (samples, model) = (
+            Samples::to_write(&mut self.samples),
+            Model { dev: self.dev, decoder: &decoder, acts, sight: None },
+        );
+        let Some(images) = &mut self.images else {
+            return self.engine.run_from(model, request, begun, stop, samples);
+        };
+        images.hold_in(self.dev, &phase, request.prompts.iter().copied())?;
+        let (album, listed) = (images.album.clone(), images.begin_answers()?);
+        let seen = images.seen(&phase, Mode::Rollout { truncates: self.shape.truncates });
+        let SeenImages { regions, vectors, d_vectors, .. } = seen;
+        let sight = Some(SeenImages { spec: &album.sight, regions, vectors, d_vectors, images: &listed });
+        let mut sees = SeesAnswers { stop, dev: self.dev, phase: &phase, images };
+        self.engine.run_from(Model { sight, ..model }, request, begun, &mut sees, samples)
     }
 
     /// Calls `body` with the engine's live form: phase Rollout, until it returns.

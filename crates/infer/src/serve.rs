@@ -17,7 +17,7 @@ use plimsoll_device::Sampling;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{PerRole, PlanReport, devices, plan_sampling};
-use plimsoll_serve::{Server, Settings, Texts, host_bytes};
+use plimsoll_serve::{ImageHosts, Server, Settings, Texts, host_bytes};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
@@ -37,6 +37,8 @@ pub struct Serving<'s> {
     pub queue: usize,
     /// Images that are held at one time; 0 for a server of text.
     pub images: usize,
+    /// The hosts from which images may be fetched.
+    pub image_hosts: Arc<ImageHosts>,
     pub grace: std::time::Duration,
     pub guard: plimsoll_serve::guard::Guard,
     /// Opens the port, once the plan fits.
@@ -59,9 +61,9 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     if serving.images > 0 {
         text.album = Some(Arc::new(Album::open(&model, &run.data)?));
     }
-    let images = text.album.as_ref().map(|album| served_images(album, serving.images, prompt_tokens));
-    facts.sight = images.map(|(_, shape)| shape);
-    let images = images.map(|(served, _)| served);
+    let of = (serving.images, &serving.image_hosts);
+    let (images, sight) = text.album.as_ref().map(|album| served_images(album, of, prompt_tokens)).unzip();
+    facts.sight = sight;
     let lengths = [prompt_tokens, new_tokens];
     facts.host.clients = host_bytes([slots, serving.queue], lengths, &model.spec, images.as_ref());
     facts.host.rows_kept = 0;
@@ -94,7 +96,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     };
     (serving.ready)(&report, &listener)?;
     let server = Server::start(&report.shape.engine, texts, settings, listener, None)?;
-    match images {
+    match sight {
         Some(_) => runner.live_of_images(|live, tower| server.serve(live, Some(tower), serving.stop)),
         None => runner.live(|live| server.serve(live, None, serving.stop)),
     }

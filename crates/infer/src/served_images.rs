@@ -7,7 +7,8 @@ use plimsoll_device::Device;
 use plimsoll_images::{Marks, Prepared};
 use plimsoll_memory::InPhase;
 use plimsoll_plan::SightShape;
-use plimsoll_serve::{ImageTower, ServedImages};
+use plimsoll_serve::{ImageHosts, ImageTower, ServedImages};
+use std::sync::Arc;
 
 /// The tower of a server, in the phase that samples.
 pub(crate) struct ServedTower<'r, 'p, 'a> {
@@ -22,11 +23,11 @@ impl ImageTower for ServedTower<'_, '_, '_> {
     }
 }
 
-/// Returns how a server takes images, and what its plan must know: room for `images` of the largest size. An image is
-/// at most as long as a prompt.
+/// Returns how a server takes images, and what its plan must know: room for `images` of the largest size, which come
+/// in requests or from `hosts`. An image is at most as long as a prompt.
 pub(crate) fn served_images(
     album: &Album,
-    images: usize,
+    (images, hosts): (usize, &Arc<ImageHosts>),
     prompt_tokens: usize,
 ) -> (ServedImages, SightShape) {
     let (sight, processor) = (album.sight, album.processor);
@@ -39,6 +40,7 @@ pub(crate) fn served_images(
         images_max: images,
         image_vectors_max: largest,
         vectors: images * largest,
+        hosts: hosts.clone(),
     };
     let (patches, side) =
         (largest * sight.tower.rows_per_vector() as usize, largest * sight.tower.merge as usize);
@@ -48,10 +50,13 @@ pub(crate) fn served_images(
         patches,
         side,
         vectors: served.vectors,
+        answers: 0,
+        episode_answers: 0,
         pixels: 0,
         file: 0,
         trains: false,
         teacher: None,
+        ahead: false,
     };
     (served, shape)
 }

@@ -4,6 +4,7 @@ use crate::album::{Album, RowImage};
 use crate::models::other_tokens;
 use crate::teacher_prompt::TeacherPrompt;
 use crate::teacher_text::TeacherText;
+use plimsoll_arch::TokenRun;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{AnsweredPrompts, Data, Overlong};
 use plimsoll_files::OpenModel;
@@ -45,6 +46,8 @@ pub struct TextModel {
 /// How rows are read, besides their columns.
 #[derive(Clone, Debug, Default)]
 pub struct RowRules {
+    /// Tokens that no answer has: the model gives them no probability.
+    pub suppressed: TokenRun,
     /// The treatment of a prompt that ends with the assistant's words.
     pub answered: AnsweredPrompt,
     /// Columns and fields of messages that are left out.
@@ -60,7 +63,8 @@ impl RowRules {
             AnsweredPrompts::DropTurn => AnsweredPrompt::WithoutAnswer,
             AnsweredPrompts::Continue => AnsweredPrompt::Continued,
         };
-        RowRules { answered, ignored: data.ignore.clone(), begins: data.add_special_tokens }
+        let ignored = data.ignore.clone();
+        RowRules { suppressed: TokenRun::default(), answered, ignored, begins: data.add_special_tokens }
     }
 }
 
@@ -127,7 +131,7 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
         strings,
         eos: ends.first().copied(),
         ends,
-        rules: RowRules::of(data),
+        rules: RowRules { suppressed: model.spec.suppressed, ..RowRules::of(data) },
         teacher_prompt: None,
         teacher_text: None,
         album: None,

@@ -49,7 +49,7 @@ pub use passage::{
     Place, SpreadFile, SpreadTensors, Together, layout as passage_layout, restore_own, save_together,
 };
 pub use quantized::Coding;
-pub use save::{FlatTensors, restore, save, saved_bytes};
+pub use save::{FlatTensors, restore, save, saved_bytes, tensor_decls};
 pub use streamed::{Source, Streamed, StreamedWeights, layout as streamed_layout};
 pub use weights::{CodeBufs, LayerParams, Params};
 pub use whole::{head_divergence, teacher_rows};

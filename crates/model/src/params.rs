@@ -4,14 +4,12 @@
 //! q, k and v are one matrix, gate and up another, so that a product reads its input once. The buffer is flat, so that
 //! the optimizer is one element-wise pass over all parameters.
 
-use crate::save::tensor_decls;
 use crate::transposed::Transposed;
 use plimsoll_arch::{
     INPUT_CONTEXT, INPUT_NORM, INPUT_TABLE, KeyGroups, ModelSpec, ParamKind, TensorRow, layer_tensors,
 };
 use plimsoll_base::{DType, Encoding};
 use plimsoll_device::{CODE_BLOCK, Layouts, Run, matrix_elements};
-use plimsoll_files::TensorDecl;
 
 /// Alignment of each parameter in elements, so that no block of 8-bit moments spans two.
 pub(crate) const ALIGN: u64 = CODE_BLOCK as u64;
@@ -189,11 +187,6 @@ impl ParamTable {
         let parts = table.params.iter_mut().flat_map(|param| &mut param.parts);
         parts.for_each(|part| part.name = name(&part.name));
         table
-    }
-
-    /// Iterates over its tensors as `save` writes weights of a dtype, in their order.
-    pub fn tensors(&self, dtype: DType) -> impl Iterator<Item = TensorDecl> + '_ {
-        tensor_decls("", dtype, self)
     }
 
     pub fn new(spec: &ModelSpec, kind: &'static Layouts, weights: DType) -> ParamTable {

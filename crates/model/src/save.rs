@@ -262,7 +262,7 @@ fn each_run(
 }
 
 /// Returns the declarations of a set's tensors.
-pub(crate) fn tensor_decls<'t>(
+pub fn tensor_decls<'t>(
     prefix: &'t str,
     dtype: DType,
     table: &'t ParamTable,

@@ -212,6 +212,7 @@ pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
         workers: Bytes(section.worker_memory.0.0.saturating_mul(u64::from(workers))),
         threads,
         reply: if threads > 0 { ReplyLimits::of(section.turn_tokens_max).host_bytes() } else { Bytes(0) },
+        images_max: section.images_max as usize,
         plays_agents,
         compares_turns: run.turn_credit().is_some(),
         steps_max: 0,

@@ -176,8 +176,8 @@ pub(crate) fn report(planner: &Planner, run: &RunSpec) -> Result<PlanReport> {
     Ok(PlanReport { hints, ..report })
 }
 
-/// Requires that the device has attention over keys as wide as those of every model, and that all ranks train a tower
-/// that learns.
+/// Requires that the device has attention over keys as wide as those of every model, that all ranks train a tower that
+/// learns, and that images of tools are seen by one rank.
 ///
 /// Errors: `model-unsupported`, `images-not-built`.
 fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
@@ -186,6 +186,13 @@ fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
         let message = "ranks that only sample get no weights of a tower that is trained";
         return Err(Error::usage("images-not-built", message)
             .hint("set model_options.tower = \"frozen\", or remove async.rollout_ranks"));
+    }
+    if facts.sight.as_ref().is_some_and(|sight| sight.answers > 0) && facts.hosts.ranks > 1 {
+        return Err(Error::usage(
+            "images-not-built",
+            "images that tools return are seen on one rank, and there are more",
+        )
+        .hint("set environment.images_max = 0, or run.ranks = 1"));
     }
     let all = std::iter::once(&facts.spec).chain(facts.models.values());
     let mut widths = all.flat_map(ModelSpec::attentions).map(|attention| attention.head_dim);

@@ -414,7 +414,7 @@ impl RunShape {
             row("ranks.lengths", "rollout", Place::Heap, Lengths::bytes());
         }
         row("rl.text", "rl", Place::Heap, self.text_bytes());
-        row("infer.images", "infer", Place::Heap, self.image_bytes());
+        self.image_rows().into_iter().for_each(|(name, bytes)| row(name, "infer", Place::Heap, bytes));
         row("rl.data", "rl", Place::Heap, host.data.0);
         row("rl.kept", "rl", Place::Heap, self.kept_bytes());
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);

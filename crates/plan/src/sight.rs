@@ -21,6 +21,8 @@ const RATIO_MAX: f64 = 200.0;
 /// Pixels and bytes of the largest image of data that a plan does not read.
 const PIXELS_MAX: u64 = 1 << 24;
 const FILE_BYTES_MAX: u64 = 16 << 20;
+/// Most bytes of pixels that are decoded ahead: some 340 images of a megapixel.
+const AHEAD_BYTES_MAX: u64 = 1 << 30;
 
 /// The images of a run, and the tower that makes vectors of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,6 +34,10 @@ pub struct SightShape {
     pub side: usize,
     /// Vectors of all images that are needed at once.
     pub vectors: usize,
+    /// Those of them that answers of environments may bring while a rollout runs.
+    pub answers: usize,
+    /// The most of an episode's answers.
+    pub episode_answers: usize,
     /// Pixels of the largest image before it is resized.
     pub pixels: u64,
     /// Bytes of the largest image's file.
@@ -40,6 +46,8 @@ pub struct SightShape {
     pub trains: bool,
     /// How a teacher with a tower of its own sees the same images.
     pub teacher: Option<SightSpec>,
+    /// True if images of the next step are decoded while a step runs.
+    pub ahead: bool,
 }
 
 impl SightShape {
@@ -59,7 +67,38 @@ impl SightShape {
         let side = side.min(patches.next_multiple_of(spec.tower.merge as usize));
         let vectors = tokens.saturating_mul(prompts);
         let (pixels, file) = (PIXELS_MAX, FILE_BYTES_MAX);
-        SightShape { spec, patches, side, vectors, pixels, file, trains: false, teacher: None }
+        SightShape {
+            spec,
+            patches,
+            side,
+            vectors,
+            answers: 0,
+            episode_answers: 0,
+            pixels,
+            file,
+            trains: false,
+            teacher: None,
+            ahead: false,
+        }
+    }
+
+    /// Returns it with room for the images of `episodes` episodes' answers, `most` of each, with up to `tokens` tokens
+    /// between two turns. The area of images as in `bound`.
+    pub fn with_answers(self, area: [u64; 2], episodes: usize, most: usize, tokens: usize) -> SightShape {
+        let one = SightShape::bound(self.spec, area, tokens, 1);
+        let vectors = one.patches.div_ceil(self.spec.tower.rows_per_vector() as usize).min(tokens);
+        let episode_answers = most.saturating_mul(vectors);
+        let answers = episodes.saturating_mul(episode_answers);
+        SightShape {
+            patches: self.patches.max(one.patches),
+            side: self.side.max(one.side),
+            vectors: self.vectors.saturating_add(answers),
+            answers,
+            episode_answers,
+            pixels: self.pixels.max(one.pixels),
+            file: self.file.max(one.file),
+            ..self
+        }
     }
 
     /// Returns the shape of a teacher's tower and its vectors, if it has its own.
@@ -91,11 +130,23 @@ impl SightShape {
         // Each thread has one, and one waits.
         let one = DECODED_BYTES * self.pixels + self.file + resized + DECODER_BYTES;
         // The pixels of a trained tower's images are kept for its backward pass.
-        let of_vector = 3 * u64::from(tower.patch * tower.patch * tower.rows_per_vector());
-        let kept = if self.trains { of_vector * self.vectors as u64 } else { 0 };
+        let kept = if self.trains { self.pixel_bytes() } else { 0 };
         let decoding = (DECODERS as u64).saturating_mul(one);
         // A teacher's patches are written apart from the student's, one after the other.
         let tables = tables + u64::from(self.teacher.is_some());
         decoding.saturating_add(2 * resized + tables * of_patches).saturating_add(kept)
+    }
+
+    /// Returns the most bytes of pixels that are decoded before they are needed: those of all images of a step, up to
+    /// a bound.
+    pub fn ahead_bytes(&self) -> u64 {
+        if self.ahead { self.pixel_bytes().min(AHEAD_BYTES_MAX) } else { 0 }
+    }
+
+    /// Returns the bytes of pixels of all images that are needed at once.
+    fn pixel_bytes(&self) -> u64 {
+        let tower = &self.spec.tower;
+        let of_vector = 3 * u64::from(tower.patch * tower.patch * tower.rows_per_vector());
+        of_vector.saturating_mul(self.vectors as u64)
     }
 }

@@ -116,10 +116,19 @@ impl RunShape {
         images_layout(&sight.spec, self.target, mode, limits)
     }
 
+    /// Returns the host rows of images: those under way, and those that are decoded ahead; 0 bytes without images.
+    pub(crate) fn image_rows(&self) -> [(&'static str, u64); 2] {
+        let ahead = self.sight.as_ref().map_or(0, SightShape::ahead_bytes);
+        [("infer.images", self.image_bytes()), ("infer.images_ahead", ahead)]
+    }
+
     /// Returns the host bytes of images and of their places among rows; 0 without images.
-    pub(crate) fn image_bytes(&self) -> u64 {
+    fn image_bytes(&self) -> u64 {
         let of_packer = self.packs().map_or(0, |pass| ROW_BYTES * pass.rows as u64);
-        let of_rows = |_: &SightShape| Engine::image_bytes(&self.engine) + of_packer;
+        // Sequences whose answers have images have places of their own.
+        let own =
+            |sight: &SightShape| if sight.answers > 0 { Engine::own_place_bytes(&self.engine) } else { 0 };
+        let of_rows = |sight: &SightShape| Engine::image_bytes(&self.engine) + own(sight) + of_packer;
         let tables = 1 + u64::from(self.sees_as_before());
         self.sight.as_ref().map_or(0, |sight| sight.decoding_bytes(tables).saturating_add(of_rows(sight)))
     }

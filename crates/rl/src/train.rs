@@ -69,7 +69,7 @@ pub fn train(
     let estimator = checks.estimator(&run, group.rank(), rewards.words())?;
     let vocab = session.model.spec.vocab as usize;
     let teacher = teachers::open(&run, group.rank(), &session.text, vocab)?;
-    let player = players::open(&run, session.facts.prompt_tokens)?;
+    let player = players::open(&run, &session.text, session.facts.prompt_tokens)?;
     let inputs = session.inputs(&run)?;
     // CheckedFor the plan, which follows from what they read.
     ranks::check_inputs(group, &inputs, session.models())?;

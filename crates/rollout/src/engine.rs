@@ -8,7 +8,8 @@ use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{
-    Activations, Decoder, ImageIndex, Pass, PassIndex, SeenImages, TextPlaces, draw_runs, layers, upload_keys,
+    Activations, Decoder, ImageIndex, Pass, PassIndex, SeenImages, TextImage, TextPlaces, draw_runs, layers,
+    upload_keys,
 };
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,11 @@ pub trait StopCondition {
     /// Errors: those of the environment; they end the rollout.
     fn answer(&mut self, _wait: bool, _tokens: &mut Vec<u32>) -> Result<Option<usize>> {
         Ok(None)
+    }
+
+    /// Returns the images that prompts and answers name, by their first vectors, ascending.
+    fn images(&self) -> &[TextImage] {
+        &[]
     }
 }
 
@@ -162,6 +168,7 @@ impl Engine {
         self.index.places.reserve_exact(3 * rows);
         self.vectors = ImageIndex::with_capacity(rows);
         self.schedule.places = (0..self.limits.samples).map(|_| TextPlaces::with_capacity(prompt)).collect();
+        self.schedule.own_places = vec![None; self.limits.samples];
     }
 
     /// Returns the heap bytes that `take_images` adds.
@@ -172,6 +179,13 @@ impl Engine {
     pub(crate) fn image_bytes_of(limits: &EngineLimits, prompt: usize) -> u64 {
         let of_groups = limits.samples * (12 * prompt + size_of::<TextPlaces>());
         (20 * limits.pass().rows + of_groups) as u64
+    }
+
+    /// Returns the heap bytes of places of sequences whose answers have images: each as long as it may become, and one
+    /// that is made.
+    pub fn own_place_bytes(limits: &EngineLimits) -> u64 {
+        let one = 16 * (limits.prompt_tokens + limits.new_tokens);
+        ((limits.samples + 2) * one) as u64
     }
 
     /// Ends responses at lengths of a distribution as well, for measuring with a model that does not end them.
@@ -233,6 +247,7 @@ impl Engine {
         for (places, prompt) in self.schedule.places.iter_mut().zip(request.prompts) {
             places.fill(prompt, model.decoder.spec.vocab, images)?;
         }
+        self.schedule.own_places.iter_mut().for_each(|own| *own = None);
         out.reset(request.prompts.len() * request.group_size);
         self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
         Ok(())
@@ -250,7 +265,7 @@ impl Engine {
         let has_turns = stop.has_turns();
         loop {
             if has_turns {
-                self.take_answers(false, stop, out)?;
+                self.take_answers(false, (model, request), stop, out)?;
             }
             let ran = match model.dev.pipeline() {
                 Some(pipeline) if self.limits.ahead && !has_turns => {
@@ -265,7 +280,7 @@ impl Engine {
             match self.schedule.next_pass(|g| request.prompts[g], out, &mut self.index) {
                 Next::Pass => {}
                 Next::Answer => {
-                    self.take_answers(true, stop, out)?;
+                    self.take_answers(true, (model, request), stop, out)?;
                     continue;
                 }
                 Next::Nothing => break,
@@ -317,7 +332,13 @@ impl Engine {
     }
 
     /// Takes the answers that have come; with `wait` at least one.
-    fn take_answers(&mut self, wait: bool, stop: &mut dyn StopCondition, out: &mut Samples) -> Result<()> {
+    fn take_answers(
+        &mut self,
+        wait: bool,
+        of: (Model<'_, '_, '_>, &Request<'_>),
+        stop: &mut dyn StopCondition,
+        out: &mut Samples,
+    ) -> Result<()> {
         let mut wait = wait;
         loop {
             self.answer.clear();
@@ -329,6 +350,7 @@ impl Engine {
             let has_room = out.ids(s).len() + self.answer.len() < self.limits.new_tokens;
             if !self.answer.is_empty() && has_room {
                 out.append(s, &self.answer);
+                self.place_answer(s, of, stop, out)?;
                 self.schedule.go_on(s);
                 continue;
             }
@@ -336,6 +358,25 @@ impl Engine {
             stop.ended(s, out.ids(s), finish);
             self.schedule.end(s);
         }
+    }
+
+    /// Gives a sequence places of its own if its latest answer has images.
+    ///
+    /// Errors: `image-rows-incomplete`.
+    fn place_answer(
+        &mut self,
+        s: usize,
+        (model, request): (Model<'_, '_, '_>, &Request<'_>),
+        stop: &mut dyn StopCondition,
+        out: &Samples,
+    ) -> Result<()> {
+        let vocab = model.decoder.spec.vocab;
+        if self.answer.iter().any(|id| *id >= vocab) {
+            let prompt = request.prompts[s / request.group_size];
+            let places = TextPlaces::of(&[prompt, out.ids(s)].concat(), vocab, stop.images())?;
+            self.schedule.own_places[s] = Some(places);
+        }
+        Ok(())
     }
 
     /// Takes the token drawn in a head row. True if its turn has ended.

@@ -100,6 +100,8 @@ pub(crate) struct Schedule {
     pub(crate) head_samples: Vec<usize>,
     /// Places of each group's rows, if images may be among them; else empty.
     pub(crate) places: Vec<TextPlaces>,
+    /// Places of a sequence's rows in place of its group's, where answers have images; empty as `places` is.
+    pub(crate) own_places: Vec<Option<TextPlaces>>,
 }
 
 impl Schedule {
@@ -129,6 +131,7 @@ impl Schedule {
             preemptions: 0,
             head_samples: Vec::with_capacity(limits.sequences),
             places: Vec::new(),
+            own_places: Vec::new(),
         }
     }
 
@@ -317,7 +320,8 @@ impl Schedule {
         let rows = (tokens.len() - first).min(room);
         let segment =
             Segment { first_position: group.prompt_tokens + first, tokens: &tokens[first..first + rows] };
-        segment.push(self.places.get(sequence.group), index);
+        let own = self.own_places.get(s).and_then(Option::as_ref);
+        segment.push(own.or_else(|| self.places.get(sequence.group)), index);
         let end = sequence.held.end();
         for cache in self.limits.caches.each() {
             let to = &mut index.caches[cache.index()];

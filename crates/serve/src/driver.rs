@@ -28,7 +28,7 @@ pub fn drive(
 ) -> Result<()> {
     let mut driver = Driver::new(live, state);
     driver.seeing = tower
-        .zip(state.texts.images)
+        .zip(state.texts.images.as_ref())
         .map(|(tower, served)| Seeing::new(tower, served.vectors, state.texts.vocab));
     let mut until = None;
     loop {

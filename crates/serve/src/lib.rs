@@ -29,7 +29,7 @@ mod server;
 mod state;
 
 pub use bodies::Bodies;
-pub use images::{ImageTower, ServedImages};
+pub use images::{ImageHosts, ImageTower, ServedImages};
 pub use limits::{CHOICES_MAX, host_bytes};
 pub use state::{Settings, Texts};
 

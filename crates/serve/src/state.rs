@@ -183,12 +183,12 @@ impl ServerState {
 
     /// Returns the most bytes of a body.
     pub fn body_bytes(&self) -> usize {
-        self.limits.body_bytes() + self.texts.images.map_or(0, |_| IMAGE_TEXT_BYTES)
+        self.limits.body_bytes() + self.texts.images.as_ref().map_or(0, |_| IMAGE_TEXT_BYTES)
     }
 
     /// Returns the most bytes of a body's values that become trees.
     pub fn tree_bytes(&self) -> usize {
-        self.limits.tree_bytes() + self.texts.images.map_or(0, |_| IMAGE_TEXT_BYTES)
+        self.limits.tree_bytes() + self.texts.images.as_ref().map_or(0, |_| IMAGE_TEXT_BYTES)
     }
 
     /// Requires that a body is within the limit without its images.
@@ -209,7 +209,7 @@ impl ServerState {
     ///
     /// Errors: `image-count`.
     pub fn check_placeholders(&self, ids: &[u32], param: &str) -> Reply<()> {
-        let pad = self.texts.images.map(|served| served.marks.pad);
+        let pad = self.texts.images.as_ref().map(|served| served.marks.pad);
         if pad.is_none_or(|pad| !ids.contains(&pad)) {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_text::Message;
-use plimsoll_worker::{Network, ReplyLimits, Stop, ToolFunction};
+use plimsoll_worker::{Network, ReplyImages, ReplyLimits, Stop, ToolFunction};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub struct Said {
     pub done: bool,
     /// True if its worker cut its text.
     pub is_cut: bool,
+    /// The content of the files of its images, in the order of the placeholders in its messages.
+    pub images: Vec<Vec<u8>>,
     /// The first row of an episode, if the run's rewards grade it.
     pub columns: Map<String, Value>,
 }
@@ -95,6 +97,8 @@ pub struct Settings {
     pub observation: Option<String>,
     /// The most that a worker's reply to a turn may hold.
     pub reply: ReplyLimits,
+    /// The images that a worker's reply may have, if any.
+    pub images: Option<ReplyImages>,
     /// The Python interpreter; `None` for `python3`.
     pub python: Option<String>,
     /// Worker processes of an environment that needs them.

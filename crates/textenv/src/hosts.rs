@@ -5,7 +5,7 @@
 
 use super::Kind;
 use super::environment::{Make, Said, Settings, Start, TextEnvironment};
-use super::rows::Rows;
+use super::rows::{ImageTaker, Rows};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_text::Message;
 use plimsoll_worker::{About, EpisodesSpec, PythonEpisodes, Stop};
@@ -73,6 +73,7 @@ pub struct Hosts {
     asked: usize,
     stop: Stop,
     about: About,
+    rows: Arc<Rows>,
 }
 
 impl Hosts {
@@ -80,7 +81,20 @@ impl Hosts {
     ///
     /// Errors: `thread-not-started`; those of `first_episode_rows` and of starting a worker.
     pub fn start(kind: &Kind, settings: &Settings) -> Result<Hosts> {
-        Hosts::with_rows(kind, settings, Rows::open(kind, settings)?)
+        Hosts::start_with(kind, settings, None)
+    }
+
+    /// Starts as `start` does, where rows may have images, which `images` takes.
+    ///
+    /// Errors: those of `start`; those of taking images.
+    pub fn start_with(kind: &Kind, settings: &Settings, images: Option<ImageTaker<'_>>) -> Result<Hosts> {
+        Hosts::with_rows(kind, settings, Rows::open(kind, settings, images)?)
+    }
+
+    /// Returns the number of the row that begins an episode, of all rows in their order, those of training first;
+    /// `None` without rows.
+    pub fn row_of(&self, start: Start) -> Option<usize> {
+        self.rows.number_of(seed_of(start), start.held_out)
     }
 
     /// Starts the workers without the rows, and ends them. Returns true if the environment has tools.
@@ -93,8 +107,9 @@ impl Hosts {
     fn with_rows(kind: &Kind, settings: &Settings, rows: Rows) -> Result<Hosts> {
         let rows = FirstRows { rows: rows.into(), is_graded: kind.is_graded() };
         let (say, replies) = channel();
-        let (threads, about) = (Vec::new(), About::default());
-        let mut hosts = Hosts { here: None, threads, replies, asked: 0, stop: Stop::default(), about };
+        let (threads, about, of) = (Vec::new(), About::default(), rows.rows.clone());
+        let mut hosts =
+            Hosts { here: None, threads, replies, asked: 0, stop: Stop::default(), about, rows: of };
         if kind.is_agents() {
             return Ok(hosts);
         }
@@ -231,6 +246,7 @@ impl Host {
                     action: settings.action.clone(),
                     observation: settings.observation.clone(),
                     reply: settings.reply,
+                    images: settings.images.clone(),
                     python: settings.python.clone(),
                     memory: settings.worker_memory,
                     network: settings.network,
@@ -290,14 +306,18 @@ fn messages_of(said: plimsoll_worker::Messages) -> Vec<Message> {
     said.into_iter().map(|(role, content)| Message::new(&role, content)).collect()
 }
 
+/// Returns the seed of an episode: 31 bits, as for other environments in Python.
+fn seed_of(start: Start) -> u32 {
+    start.draw(0)[0] >> 1
+}
+
 fn reset(episodes: &mut PythonEpisodes, first: &FirstRows, slot: usize, start: Start) -> Result<Said> {
-    // 31 bits, as for other environments in Python.
-    let seed = start.draw(0)[0] >> 1;
+    let seed = seed_of(start);
     let row = first.rows.of(seed, start.held_out);
     let prompt = row.map_or(&Value::Null, |row| &row.prompt);
     let (arguments, columns) = match row {
         Some(row) if first.is_graded => (None, row.columns.clone()),
-        row => (row.map(|row| &row.columns), Map::new()),
+        row => (row.map(|row| (&row.columns, row.images.as_deref())), Map::new()),
     };
     let messages = messages_of(episodes.reset(slot, seed, prompt, arguments)?);
     Ok(Said { messages, columns, ..Said::default() })
@@ -310,6 +330,7 @@ fn step(episodes: &mut PythonEpisodes, slot: usize, response: &str, calls: &[Val
         reward: turn.reward,
         done: turn.done,
         is_cut: turn.is_cut,
+        images: turn.images,
         ..Said::default()
     }))
 }

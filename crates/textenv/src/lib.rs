@@ -16,8 +16,11 @@ mod tool;
 pub use environment::{Row, Said, Settings, Start, TextEnvironment};
 pub use hosts::{HadTurn, Hosts, Job, Reply};
 pub use memory::EpisodeMemory;
-pub use plimsoll_worker::{About, Agents, AgentsSpec, EpisodesOf, ReplyLimits, ToolFunction, Words};
-pub use rows::{EpisodeRow, RowsFrom, first_episode_rows};
+pub use plimsoll_worker::{
+    About, Agents, AgentsSpec, EpisodesOf, REPLY_IMAGE_BYTES_MAX, ReplyImages, ReplyLimits, ToolFunction,
+    Words,
+};
+pub use rows::{EpisodeImages, EpisodeRow, ImageTaker, ImagesFrom, RowsFrom, first_episode_rows};
 pub use tally::EnvironmentTally;
 
 use plimsoll_base::{Error, Result, without_secrets};

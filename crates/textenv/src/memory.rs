@@ -2,6 +2,7 @@
 
 use crate::hosts::STACK_BYTES;
 use plimsoll_base::Bytes;
+use plimsoll_worker::REPLY_IMAGE_BYTES_MAX;
 
 /// Bytes of a token as text, times the copies of an episode's text: messages, rendered, request.
 const TEXT_BYTES_PER_TOKEN: u64 = 6 * 4;
@@ -17,6 +18,9 @@ const STEP_BYTES: u64 = 4 * 16;
 /// Largest memory of a thread for one turn: its stack, 1 MiB of reply, and the parsed reply.
 const THREAD_BYTES: u64 = STACK_BYTES as u64 + (3 << 20);
 
+/// Copies of a reply's images while a thread reads it: its line, which grows by doubling, and the files.
+const IMAGE_COPIES: u64 = 4;
+
 /// The counts that determine the host memory of episodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpisodeMemory {
@@ -27,6 +31,8 @@ pub struct EpisodeMemory {
     pub threads: usize,
     /// Memory of the longest reply to a turn; 0 if no thread waits for one.
     pub reply: Bytes,
+    /// Most images of an episode's replies; each is a file, and in a line of its worker.
+    pub images_max: usize,
     /// True if programs with their own loop play.
     pub plays_agents: bool,
     /// True if the turns of a group are compared with each other.
@@ -43,6 +49,7 @@ impl Default for EpisodeMemory {
             workers: Bytes(0),
             threads: 0,
             reply: Bytes(0),
+            images_max: 0,
             plays_agents: false,
             compares_turns: false,
             steps_max: 0,
@@ -67,7 +74,9 @@ impl EpisodeMemory {
         let turn = TURN_BYTES + if self.compares_turns { COMPARED_TURN_BYTES } else { 0 };
         // The last one waits; those before it are in its messages and in their turns.
         let replies = self.reply.0.saturating_mul(2 * self.turns_max.max(1) as u64 - 1);
-        let one = EPISODE_BYTES + turn * self.turns_max as u64 + token * tokens as u64 + replies;
-        (samples as u64).saturating_mul(one).saturating_add(self.threads as u64 * THREAD_BYTES)
+        let images = self.images_max as u64 * REPLY_IMAGE_BYTES_MAX as u64;
+        let one = EPISODE_BYTES + turn * self.turns_max as u64 + token * tokens as u64 + replies + images;
+        let threads = self.threads as u64 * (THREAD_BYTES + IMAGE_COPIES * images);
+        (samples as u64).saturating_mul(one).saturating_add(threads)
     }
 }

@@ -68,6 +68,7 @@ fn settings() -> Settings {
         action: "message".to_string(),
         observation: None,
         reply: ReplyLimits::of(128),
+        images: None,
         python: None,
         num_workers: 1,
         worker_memory: Bytes::mib(1024),

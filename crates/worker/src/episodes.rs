@@ -5,12 +5,15 @@
 //! episode whose worker has ended since its reset is lost, which does not count as a second failure.
 
 use crate::ids::Ids;
+use crate::images::SampleImage;
 use crate::launch::{Launch, Limits};
 use crate::pool::{Pool, Stop};
 use crate::python::{Columns, line};
 use crate::raised::Raised;
 use crate::reply::{field, field_of_first, reply_to, string};
 use crate::sandbox::Network;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use plimsoll_base::{Bytes, Error, JsonPart, Result, shown_address, slugs};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,6 +24,7 @@ use std::time::Duration;
 const SERVE: &str = concat!(
     include_str!("load.py"),
     include_str!("protocol.py"),
+    include_str!("pictures.py"),
     include_str!("shapes.py"),
     include_str!("serve_episodes.py")
 );
@@ -82,6 +86,8 @@ pub struct EpisodesSpec {
     /// The key of its observations to show; `None` for their only text, or else all of them.
     pub observation: Option<String>,
     pub reply: ReplyLimits,
+    /// The images that tools may return; `None` refuses those that return one.
+    pub images: Option<ReplyImages>,
     /// The interpreter; `None` for `default_python`.
     pub python: Option<String>,
     /// Limit on the address space of the interpreter.
@@ -92,6 +98,22 @@ pub struct EpisodesSpec {
     /// Longest time to begin an episode, and to start.
     pub reset_timeout: Duration,
 }
+
+/// The images that an answer to a turn may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplyImages {
+    /// Most images of an answer.
+    pub most: usize,
+    /// What the model's chat template writes for an image: it is in a message's text where an image is.
+    pub placeholder: String,
+}
+
+/// Most bytes of an image of an answer, as a file.
+pub const REPLY_IMAGE_BYTES_MAX: usize = 2 << 20;
+/// Most pixels of an image of an answer.
+const REPLY_IMAGE_PIXELS_MAX: u32 = 1 << 24;
+/// An image of an answer as text.
+const REPLY_IMAGE_TEXT: usize = REPLY_IMAGE_BYTES_MAX / 3 * 4 + 64;
 
 /// The most that an answer to a turn may hold. Longer text is cut in the worker, before anything reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +144,8 @@ pub type Messages = Vec<(String, String)>;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
     pub messages: Messages,
+    /// The content of the files of its images, in the order of the placeholders in its messages.
+    pub images: Vec<Vec<u8>>,
     /// Finite.
     pub reward: f64,
     /// The episode is over.
@@ -146,6 +170,9 @@ struct Reset<'a> {
     seed: u32,
     prompt: &'a Value,
     row: Option<&'a Columns>,
+    /// The images of the row's prompt, each as `SampleImage::to_json` has it; absent where rows have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<Vec<Value>>,
 }
 
 pub struct PythonEpisodes {
@@ -154,6 +181,8 @@ pub struct PythonEpisodes {
     ids: Ids,
     /// Most messages of an answer to a turn.
     messages_max: usize,
+    /// Most images of an answer to a turn.
+    images_max: usize,
     step_timeout: Duration,
     reset_timeout: Duration,
 }
@@ -185,12 +214,14 @@ impl PythonEpisodes {
         let (python, name) = (spec.python.as_deref(), spec.of.name());
         let item = (&*name, &[what.as_str()][..]);
         let launch = Launch::of_python(python, SERVE, item, spec.memory, spec.network, check_loaded);
+        let images_max = spec.images.as_ref().map_or(0, |images| images.most);
         let (step_timeout, reset_timeout) = (spec.step_timeout, spec.reset_timeout);
         // No retries: the environment may already have taken the turn.
         let limits = Limits { workers: 1, timeout: step_timeout, start_timeout: reset_timeout, retries: 0 };
-        let pool = Pool::start(launch, limits, stop).map_err(of_environment)?;
+        let mut pool = Pool::start(launch, limits, stop).map_err(of_environment)?;
+        pool.lengthen_replies(images_max * REPLY_IMAGE_TEXT);
         let (ids, messages_max) = (Ids::default(), spec.reply.messages);
-        Ok(PythonEpisodes { pool, name, ids, messages_max, step_timeout, reset_timeout })
+        Ok(PythonEpisodes { pool, name, ids, messages_max, images_max, step_timeout, reset_timeout })
     }
 
     /// Returns what the environment offers.
@@ -207,7 +238,8 @@ impl PythonEpisodes {
         })
     }
 
-    /// Begins an episode in a slot. `prompt`: string, messages or null. `row`: the columns that a class gets.
+    /// Begins an episode in a slot. `prompt`: string, messages or null. `row`: the columns and the images that a class
+    /// gets.
     ///
     /// Errors: `text-environment-raised`, `-timeout`, `-crashed`, `-over-budget`, `-bad-reply`.
     pub fn reset(
@@ -215,10 +247,12 @@ impl PythonEpisodes {
         slot: usize,
         seed: u32,
         prompt: &Value,
-        row: Option<&Columns>,
+        row: Option<(&Columns, Option<&[SampleImage]>)>,
     ) -> Result<Messages> {
         self.pool.set_timeout(self.reset_timeout);
-        let reset = Reset { reset: slot, seed, prompt, row };
+        let images = row.and_then(|(_, images)| images);
+        let images = images.map(|images| images.iter().map(SampleImage::to_json).collect());
+        let reset = Reset { reset: slot, seed, prompt, row: row.map(|(columns, _)| columns), images };
         let first = self.ask(reset, "reset", |reply| messages(reply, FIRST_MESSAGES_MAX)?.ok_or(None));
         self.pool.set_timeout(self.step_timeout);
         first
@@ -228,7 +262,7 @@ impl PythonEpisodes {
     ///
     /// Errors: as `reset`.
     pub fn step(&mut self, slot: usize, response: &str, calls: &[Value]) -> Result<Option<Turn>> {
-        let most = self.messages_max;
+        let (most, images_max) = (self.messages_max, self.images_max);
         self.ask(json!({ "step": slot, "response": response, "calls": calls }), "step", |reply| {
             if field(reply, "lost").is_some() {
                 return Ok(None);
@@ -241,7 +275,8 @@ impl PythonEpisodes {
                 done.and_then(JsonPart::boolean),
             ) {
                 (Some(messages), Some(reward), Some(done)) => {
-                    Ok(Some(Turn { messages, reward, done, is_cut }))
+                    let images = images_of(reply, images_max)?;
+                    Ok(Some(Turn { messages, images, reward, done, is_cut }))
                 }
                 _ => Err(None),
             }
@@ -312,6 +347,11 @@ impl EpisodesSpec {
             }
         };
         what["turn"] = json!([self.reply.messages, self.reply.bytes]);
+        if let Some(ReplyImages { most, placeholder }) = &self.images {
+            let (bytes, pixels) = (REPLY_IMAGE_BYTES_MAX, REPLY_IMAGE_PIXELS_MAX);
+            what["images"] =
+                json!({ "most": most, "bytes": bytes, "pixels": pixels, "placeholder": placeholder });
+        }
         if self.has_rows {
             what["has_rows"] = json!(true);
         }
@@ -341,6 +381,28 @@ fn messages(reply: JsonPart<'_>, most: usize) -> std::result::Result<Option<Mess
         Ok::<(), ()>(())
     });
     Ok(read.is_ok().then_some(all))
+}
+
+/// Returns the images of an answer, of at most `most`.
+///
+/// Errors: words on what is no image, and on too many or too large ones.
+fn images_of(reply: JsonPart<'_>, most: usize) -> std::result::Result<Vec<Vec<u8>>, Option<String>> {
+    let Some(list) = field(reply, "images") else { return Ok(Vec::new()) };
+    let count = list.count().ok_or(None)?;
+    if count > most {
+        return Err(Some(format!("{count} images, and {most} is the most")));
+    }
+    let mut images = Vec::with_capacity(count);
+    list.each(&mut |image| {
+        let image = image.string().and_then(|text| STANDARD.decode(text).ok());
+        let image = image.ok_or_else(|| Some("an image that is no text in base64".to_string()))?;
+        if image.len() > REPLY_IMAGE_BYTES_MAX {
+            return Err(Some(format!("an image of more than {REPLY_IMAGE_BYTES_MAX} bytes")));
+        }
+        images.push(image);
+        Ok(())
+    })?;
+    Ok(images)
 }
 
 /// Reads a list of role and content.

@@ -55,6 +55,8 @@ pub struct Pool {
     /// Watches kills for lack of memory since the last death.
     oom: OomWatch,
     stop: Stop,
+    /// Bytes that a reply may have besides those of its request and a MiB.
+    reply_bytes_more: usize,
 }
 
 struct Call {
@@ -71,7 +73,8 @@ impl Pool {
     /// Starts all workers and waits for the first line of each, if the launch has one.
     pub fn start(launch: Launch, limits: Limits, stop: Stop) -> Result<Pool> {
         let oom = OomWatch::begin(&Host::this());
-        let mut pool = Pool { launch, limits, workers: Vec::new(), restarts: 0, oom, stop };
+        let mut pool =
+            Pool { launch, limits, workers: Vec::new(), restarts: 0, oom, stop, reply_bytes_more: 0 };
         for _ in 0..limits.workers.max(1) {
             pool.workers.push(Some(Process::start(&pool.launch)?));
         }
@@ -92,6 +95,11 @@ impl Pool {
     /// Sets the time for one request, from the next one on.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.limits.timeout = timeout;
+    }
+
+    /// Lets replies have `bytes` more than those of their requests and a MiB.
+    pub(crate) fn lengthen_replies(&mut self, bytes: usize) {
+        self.reply_bytes_more = bytes;
     }
 
     /// Returns how often a worker was restarted.
@@ -207,7 +215,8 @@ impl Pool {
         let timeout = self.limits.timeout;
         let start_timeout = self.limits.start_timeout;
         let process = self.workers[call.index].as_mut().expect("a call under way has its worker");
-        let reply_bytes_max = process.expect_reply_to(request.map_or(0, |request| request.bytes.len()));
+        let reply_bytes_max =
+            process.expect_reply_to(request.map_or(0, |request| request.bytes.len()) + self.reply_bytes_more);
         process.listen();
         let mut flow = process.read();
         if let (0, false, 1.., Some(_)) = (call.sent, call.starting, process.unread(), request) {

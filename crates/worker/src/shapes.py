@@ -13,8 +13,6 @@ import typing
 REPLY_BYTES_MAX = 1 << 20
 # Characters of one tool's result. Tokens between two turns have their own, lower limit.
 RESULT_CHARS_MAX = 1 << 16
-# Parts of a result that are looked at.
-RESULT_PARTS_MAX = 256
 
 
 class Plain:
@@ -129,23 +127,10 @@ def called(functions, name, arguments):
         raise
     except Exception as error:
         result = {"error": str(error)}
-    refuse_image(f"the tool `{name}`", result)
+    if holds_image(result):
+        text, files = told(f"the tool `{name}`", result)
+        return {"role": "tool", "content": text, "files": files}
     return {"role": "tool", "content": str(result)[:RESULT_CHARS_MAX]}
-
-
-def holds_image(value):
-    """Whether a value is an image, a part of a message that is one, or a list with one."""
-    if isinstance(value, (list, tuple)):
-        return any(holds_image(one) for one in value[:RESULT_PARTS_MAX])
-    if isinstance(value, dict):
-        return value.get("type") in ("image", "image_url") or holds_image(value.get("content"))
-    return any((kind.__module__ or "").split(".")[0] == "PIL" for kind in type(value).__mro__)
-
-
-def refuse_image(who, value):
-    """Raises for an image: as text it would be the name of an object, which tells a model nothing."""
-    if holds_image(value):
-        raise TypeError(f"{who} returned an image: tools that return an image are not built, only those that return text")
 
 
 def light_threads():
@@ -407,6 +392,7 @@ def of_class(made, name, functions):
 
 def open_shape(what):
     """A function that makes episodes, and the first of them; `what` is what the run file says."""
+    TAKEN.update(what.get("images", {}))
     functions = read_functions(what.get("tools", []))
     if "gymnasium" in what:
         import gymnasium

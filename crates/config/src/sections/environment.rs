@@ -26,6 +26,10 @@ section! {
         /// Most tokens after an episode's prompt; as many as its turns can have if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         episode_tokens_max: Option<u32> = None => [TEXT],
+        /// Most images that the tools of an episode return, each of up to 2 MiB as a file and `data.image_pixels_max`
+        /// pixels after it is resized; 0 ends an episode whose tool returns one.
+        #[serde(skip_serializing_if = "is_none")]
+        images_max: u32 = 0 => [TEXT],
         /// Which tokens a turn's reward is credited to.
         credit: Credit = Credit::Episode => [TEXT],
         /// Functions that the model may call, each `python:FILE.py:FUNCTION`: those of `env = "tools"`, which
@@ -109,6 +113,10 @@ section! {
 
 fn is_zero(port: &u16) -> bool {
     *port == 0
+}
+
+fn is_none(images: &u32) -> bool {
+    *images == 0
 }
 
 fn is_one(n: &u32) -> bool {

@@ -55,6 +55,13 @@ extern "C" __global__ void __launch_bounds__(256) suppress_logits(float* x, u32 
     if (i < rows * count) x[(u64)(i / count) * cols + at + i % count] = to;
 }
 
+/// Zeroes columns `at..at + count` of all rows of [rows, cols].
+extern "C" __global__ void __launch_bounds__(256) zero_columns(bf16* x, u32 rows, u32 cols, u32 at, u32 count) {
+    begin();
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows * count) x[(u64)(i / count) * cols + at + i % count] = from_f32<bf16>(0.0f);
+}
+
 /// Sums of a block's parts, one a warp.
 struct PartSums {
     float max[PART_THREADS / WARP], sum[PART_THREADS / WARP], weighted[PART_THREADS / WARP];

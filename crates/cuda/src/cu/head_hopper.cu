@@ -307,23 +307,21 @@ HEAD_PARTS(draws, DRAW)
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
+/// Suppressed tokens get gradients as if they were not; `zero_columns` takes them away: tests for them, in registers, cost
+/// this kernel more than that.
 /// d: [rows, cols] bf16, gradients by logits of columns `first..first + cols`; cols % 8 == 0. The rest as above.
 extern "C" __global__ void __launch_bounds__(384, 1)
     head_gradients(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, u32 num_rows, u32 cols,
-                   u32 steps, u32 first, float inv_t, u32 suppressed, u32 suppressed_end, const u32* targets, const float* lse,
-                   const float* entropy, const float* dlogprobs, const float* dentropy, const float* rest,
-                   const float* d_listed, bf16* d) {
+                   u32 steps, u32 first, float inv_t, const u32* targets, const float* lse, const float* entropy,
+                   const float* dlogprobs, const float* dentropy, const float* rest, const float* d_listed, bf16* d) {
     begin();
     ON_HOPPER(
         const Work work = {num_rows, cols, steps};
         const GradientRows rows = {targets, lse, entropy, dlogprobs, dentropy, rest, d_listed};
-        const Suppressed none = {suppressed, suppressed_end};
         run(work, &x_map, &w_map, first, [&](float(&sums)[128], u32 row, u32 tile) {
             const u32 column = tile * BLOCK_N;
             bf16* to = d + (u64)row * cols + column;
             u32 packed[32];
-            none.apply<0>(sums, first + column, NO_MASS / inv_t);
-            none.apply<1>(sums, first + column, NO_MASS / inv_t);
             row_gradients<0>(packed, sums, rows, row, num_rows, first + column, inv_t);
             put_row(packed, to, row < num_rows, cols - column);
             row_gradients<1>(packed, sums, rows, row + 8, num_rows, first + column, inv_t);

@@ -143,9 +143,10 @@ pub fn evaluate(
 }
 
 /// Returns how many prompts the engine and the table of images hold, with `samples` responses each.
-fn prompts_at_once(sampler: &Sampler<'_>, samples: usize) -> usize {
+pub fn prompts_at_once(sampler: &Sampler<'_>, samples: usize) -> usize {
     let of_images = sampler.images.as_ref().map_or(usize::MAX, ImageTable::prompts);
-    (sampler.shape.engine.samples / samples).min(of_images).max(1)
+    let episodes = sampler.images.as_ref().map_or(usize::MAX, ImageTable::episodes);
+    (sampler.shape.engine.samples.min(episodes) / samples).min(of_images).max(1)
 }
 
 /// Turns the sums that `add_group` made over `prompts` prompts into means.

@@ -185,13 +185,21 @@ mod tests {
     #[test]
     fn responses_go_on_from_their_own_prompts() {
         let image = TextImage { first: 0, rows: 2, columns: 1, at: 0 };
-        let ids = [7, 100, 101, 8, 9, 5, 8];
-        let segments =
-            [[0, 3, 0, 0, NO_PARENT], [3, 2, 3, 0, 0], [5, 1, 0, 0, NO_PARENT], [6, 1, 1, 0, 5]].concat();
+        let ids = [7, 100, 101, 8, 9, 5, 8, 6, 100, 101, 4];
+        let segments = [
+            [0, 3, 0, 0, NO_PARENT],
+            [3, 2, 3, 0, 0],
+            [5, 1, 0, 0, NO_PARENT],
+            [6, 1, 1, 0, 5],
+            [7, 4, 3, 0, 0],
+        ]
+        .concat();
         let mut places = Vec::new();
         place_rows((&ids, &segments), 100, &[image], &mut places).unwrap();
         let expect = [[0; 3], [1, 1, 1], [1, 2, 1], [3; 3], [4; 3], [0; 3], [1; 3]];
-        assert_eq!(places, expect.concat());
+        assert_eq!(places[..21], expect.concat());
+        // An image of the response's own.
+        assert_eq!(places[21..], [[3; 3], [4, 4, 4], [4, 5, 4], [6; 3]].concat());
     }
 
     #[test]

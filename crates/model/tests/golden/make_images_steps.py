@@ -19,6 +19,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 HERE = Path(__file__).resolve().parent
 FILES = HERE.parents[2] / "images/tests/golden/files"
 IMAGE, BEFORE, AFTER = 58, 56, 55
+# Placeholders of images and films have no probability.
+SUPPRESSED = [57, 58]
 STEPS, RATE, BETA = 3, 1e-3, 0.1
 
 # Prompts with <image>, their images, an answer to learn and one that is worse.
@@ -60,7 +62,8 @@ class Rows:
         ids = torch.tensor(ids + letters(answer))
         if names:
             more["mm_token_type_ids"] = (ids == IMAGE).int()[None]
-        logits = model(input_ids=ids[None], **more).logits[0]
+        logits = model(input_ids=ids[None], **more).logits[0].clone()
+        logits[:, SUPPRESSED] = -1e30
         return logits[:-1].log_softmax(-1).gather(1, ids[1:, None])[cut - 1 :, 0]
 
 
@@ -105,4 +108,5 @@ print(json.dumps({
     "sft": steps(sft, False),
     "sft, with the tower": steps(sft, True),
     "dpo": steps(dpo, False),
+    "dpo, with the tower": steps(dpo, True),
 }, indent=1))

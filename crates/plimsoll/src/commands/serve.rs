@@ -8,11 +8,13 @@ use plimsoll_config::{Auto, Loaded, Origin, Provenance, TrainedKind, VerbFile};
 use plimsoll_infer::serve::{Serving, clients_bytes, serve};
 use plimsoll_memory::Pool;
 use plimsoll_plan::PlanReport;
+use plimsoll_serve::ImageHosts;
 use plimsoll_serve::guard::{self, Guard};
 use signal_hook::consts::SIGINT;
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -57,6 +59,10 @@ pub struct Args {
     /// Images that are held at one time, each of the largest size, of a model that takes such; 0 serves text.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     images: u32,
+    /// Hosts from which images may be fetched that requests name by an address: HOST[,HOST], by https; http://HOST by
+    /// http.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    image_hosts: Vec<String>,
     /// Tokens that the plan has for a prompt, besides those of the response.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     prompt_tokens: Option<u32>,
@@ -81,6 +87,7 @@ pub struct Args {
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
     let token = token(args)?;
+    let image_hosts = image_hosts(args)?;
     let Settings { verb, is_length_open, is_run } = settings(args, quiet)?;
     let stop = signals::install(None)?;
     let names: Vec<String> =
@@ -100,6 +107,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         is_length_open,
         queue: args.queue as usize,
         images: args.images as usize,
+        image_hosts,
         grace: Duration::from_secs(u64::from(args.grace)),
         guard: Guard { token, hosts: args.hosts.clone() },
         listen: &mut || listen(args.bind, args.port),
@@ -134,6 +142,20 @@ fn token(args: &Args) -> Result<Option<String>> {
                 .hint("or listen on this machine alone, and reach it through ssh -L"))
         }
     }
+}
+
+/// Returns the hosts from which images may be fetched.
+///
+/// Errors: `bad-value`, `contradictory-keys`.
+fn image_hosts(args: &Args) -> Result<Arc<ImageHosts>> {
+    if args.images == 0 && !args.image_hosts.is_empty() {
+        return Err(Error::usage(
+            "contradictory-keys",
+            "--image-hosts is about images, and this server reads text",
+        )
+        .hint("add --images N, or remove --image-hosts"));
+    }
+    ImageHosts::of(&args.image_hosts).map(Arc::new)
 }
 
 /// Settings from flags, `--set` and the run.

@@ -4,10 +4,12 @@
 use crate::carry::as_after;
 use crate::common::{every_nth, in_turn};
 use crate::ranks::left;
-use crate::run::{Run, export, json, number, region};
+use crate::run::{Run, export, has_python, number, region};
 use crate::sees::image;
+use plimsoll_images::PLACEHOLDER;
+use plimsoll_text::DrawnTask;
 use safetensors::SafeTensors;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The shard of a whole model's tower.
 const TOWER: &str = "model-00002-of-00002.safetensors";
@@ -104,7 +106,8 @@ fn a_checkpoint_and_what_is_exported_from_it_see() {
     let picture = image("rgb.png");
     let seen = |model: &str| {
         let asked = ["--prompt", "What?", "--max-new-tokens", "8", "--json", "--set", "run.device=cpu"];
-        let answer = json(&[&["generate", "--model", model, "--image", &picture][..], &asked].concat());
+        let answer =
+            crate::run::json(&[&["generate", "--model", model, "--image", &picture][..], &asked].concat());
         [answer["tokens"].clone(), answer["logprobs"].clone()]
     };
     // A frozen tower is in the folder too.
@@ -119,15 +122,27 @@ fn a_checkpoint_and_what_is_exported_from_it_see() {
     }
     // Adapters of text and tower become a whole model of both, up to the order of sums in f32.
     let base = folder.text_path("base");
-    json(&["checkpoint", "export", &folder.text_path("trained"), "--to", &base, "--dtype", "f32", "--json"]);
+    crate::run::json(&[
+        "checkpoint",
+        "export",
+        &folder.text_path("trained"),
+        "--to",
+        &base,
+        "--dtype",
+        "f32",
+        "--json",
+    ]);
     let on = [&*format!("model={base}"), "model_options.dtype=f32", "train.steps=4", "lora.rank=4"];
     folder.train("tower", &[&on[..], &["model_options.tower=adapters", "train.learning_rate=1e-2"]].concat());
     let [adapter, merged] = [folder.text_path("tower/checkpoints/latest"), folder.text_path("merged")];
-    json(&["checkpoint", "export", &adapter, "--to", &merged, "--merge", "--json"]);
+    let run = folder.text_path("tower");
+    crate::run::json(&["checkpoint", "export", &run, "--to", &merged, "--merge", "--json"]);
     let f32s = |model: &str| -> Vec<f64> {
         let set = ["--set", "model_options.dtype=f32", "--set", "rollout.temperature=0"];
         let asked = ["--prompt", "What?", "--max-new-tokens", "3", "--json", "--set", "run.device=cpu"];
-        let answer = json(&[&["generate", "--model", model, "--image", &picture][..], &asked, &set].concat());
+        let answer = crate::run::json(
+            &[&["generate", "--model", model, "--image", &picture][..], &asked, &set].concat(),
+        );
         answer["logprobs"].as_array().expect("a list").iter().filter_map(Value::as_f64).collect()
     };
     let [own, whole, before] = [&adapter, &merged, &base].map(|model| f32s(model));
@@ -183,4 +198,169 @@ fn what_does_not_see_is_named() {
     ] {
         folder.train_fails("no", sets, 2, words);
     }
+}
+
+/// Rows of files with the images of a task that draws: half of them within the row, and names of files for the others.
+fn write_rows(folder: &Run, count: u64) {
+    let task = DrawnTask::find("builtin:digits").expect("a task");
+    let row = |i: u64| {
+        let drawn = task.train_row(1, i, PLACEHOLDER);
+        let Some(Ok(plimsoll_text::ImageSource::Bytes(bytes))) = drawn.images.into_iter().next() else {
+            panic!("it is drawn in memory")
+        };
+        let image = if i.is_multiple_of(2) {
+            std::fs::write(folder.path(&format!("{i}.png")), &bytes).expect("it can be written");
+            json!(format!("{i}.png"))
+        } else {
+            let base64 = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &bytes);
+            json!(format!("data:image/png;base64,{base64}"))
+        };
+        json!({ "prompt": format!("<image>{i}"), "images": [image], "answer": i.to_string() })
+    };
+    let lines: String = (0..count).map(|i| format!("{}\n", row(i))).collect();
+    folder.write("rows.jsonl", &lines);
+}
+
+/// A class whose methods are tools, which looks at the images of its row.
+const LOOKS: &str = r#"
+class Looks:
+    def reset(self, prompt, images, answer, **row):
+        (one,) = images
+        data = one["bytes"] or open(one["path"], "rb").read()
+        assert data.startswith(b"\x89PNG") and (one["path"] is None) == (int(answer) % 2 == 1), one["path"]
+        assert prompt.count("<|image_pad|>") == 1, prompt
+        self.said = 0
+
+    def look(self, x: int) -> int:
+        """Looks.
+
+        Args:
+            x: Where.
+        """
+        self.said += 1
+        return x
+
+    def get_reward(self):
+        return float(self.said)
+"#;
+
+const TEMPLATE: &str = "{% if tools is defined %}{% set form = '<tool_call>' %}{% endif %}{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
+
+#[test]
+fn episodes_whose_rows_have_images_see_them_on_any_ranks_and_carried() {
+    if !has_python() {
+        return;
+    }
+    let folder = Run::new(&DRAWN.replace("prompts = \"builtin:digits\"\n", ""));
+    write_rows(&folder, 6);
+    folder.write("looks.py", LOOKS);
+    folder.write("template.jinja", TEMPLATE);
+    let file = |name: &str| folder.text_path(name);
+    let sets = [
+        format!("environment.env=python:{}:Looks", file("looks.py")),
+        format!("environment.rows={}", file("rows.jsonl")),
+        "environment.turns_max=2".into(),
+        "environment.turn_tokens_max=48".into(),
+        "data.images=images".into(),
+        format!("data.chat_template={}", file("template.jinja")),
+        "data.prompt_tokens_max=96".into(),
+        "reward=[]".into(),
+        "train.steps=3".into(),
+    ];
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let carried = ["async.partial_rollouts=4", "environment.replay=true"];
+    for (name, more) in [("whole", &[][..]), ("carried", &carried)] {
+        let mut one = None;
+        for way in ["run.threads=2", "--ranks=2"] {
+            let dir = format!("{name}-{}", way.len());
+            folder.train(&dir, &[&sets[..], more, &[way]].concat());
+            let metrics = folder.metrics(&dir);
+            assert!(metrics.iter().all(|step| number(step, "rollout/logprob_mismatch_max") == 0.0), "{dir}");
+            let left = left(&folder, &dir);
+            assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{dir}");
+            let sample: Value = folder.read_lines(&format!("{dir}/samples/step-000001.jsonl")).swap_remove(0);
+            assert_eq!(sample["images"][0]["width"], 64, "{sample}");
+        }
+    }
+}
+
+/// Classes that answer the first turn with an image, or with what is none.
+const SHOWS: &str = r#"
+class Shows:
+    def reset(self, seed):
+        self.seed, self.turns = seed, 0
+        return f"look {seed % 7}"
+
+    def step(self, response):
+        self.turns += 1
+        if self.turns == 2:
+            return None, float(len(response) % 5), True
+        image = open(f"FOLDER/{2 * (self.seed % 2)}.png", "rb").read()
+        return self.said(image), 0.0, False
+
+    def said(self, image):
+        return {"role": "tool", "content": [{"type": "image", "image": image}, {"type": "text", "text": "and?"}]}
+
+class Damaged(Shows):
+    def said(self, image):
+        return super().said(image[: len(image) // 2])
+
+class Many(Shows):
+    def said(self, image):
+        return [super(Many, self).said(image)] * 2
+
+class Odd(Shows):
+    def said(self, image):
+        return super().said("a.png")
+"#;
+
+#[test]
+fn images_that_an_environment_answers_with_are_seen_where_they_stand() {
+    if !has_python() {
+        return;
+    }
+    let folder = Run::new(&DRAWN.replace("prompts = \"builtin:digits\"\n", ""));
+    write_rows(&folder, 3);
+    folder.write("shows.py", &SHOWS.replace("FOLDER", &folder.text_path("")));
+    folder.write("template.jinja", TEMPLATE);
+    let of = |class: &str| format!("environment.env=python:{}:{class}", folder.text_path("shows.py"));
+    let template = format!("data.chat_template={}", folder.text_path("template.jinja"));
+    let sets = [
+        "environment.turns_max=2",
+        "environment.turn_tokens_max=40",
+        "environment.images_max=1",
+        "data.prompt_tokens_max=32",
+        "reward=[]",
+        "train.steps=3",
+        "loss.kl_coef=0.01",
+        &template,
+    ];
+    let mut one = None;
+    for way in ["run.threads=1", "run.threads=2", "rollout.kv_blocks=20"] {
+        let dir = way.replace(['=', '.'], "_");
+        folder.train(&dir, &[&sets[..], &[&of("Shows"), way]].concat());
+        let metrics = folder.metrics(&dir);
+        assert!(metrics.iter().all(|step| number(step, "rollout/logprob_mismatch_max") == 0.0), "{dir}");
+        assert!(metrics.iter().all(|step| number(step, "time/images") > 0.0), "{dir}");
+        let left = left(&folder, &dir);
+        assert_eq!(one.get_or_insert_with(|| left.clone()), &left, "{dir}");
+    }
+    let seen = folder.read_lines("run_threads_1/samples/step-000001.jsonl").swap_remove(0);
+    // Between the marks of an image are two placeholders.
+    let tokens: Vec<u64> = serde_json::from_value(seen["tokens"].clone()).expect("a list");
+    let marks = [259, 261].map(|mark| tokens.iter().position(|id| *id == mark).expect("a mark"));
+    assert_eq!(tokens[marks[0] + 1..marks[1]], [260, 260], "{seen}");
+    for (class, slug) in
+        [("Damaged", "image-damaged"), ("Many", "2 images in an answer"), ("Odd", "is no image")]
+    {
+        let class_of = of(class);
+        let sets = [&sets[..], &[&class_of, "environment.restarts_max=1"]].concat();
+        folder.train_fails(class, &sets, 1, &["text-environment-failing", slug]);
+    }
+    let refused = |more: &[&str], words: &str| {
+        let of = of("Shows");
+        folder.train_fails("no", &[&sets[..], &[&of], more].concat(), 2, &["images-not-built", words]);
+    };
+    refused(&["--ranks=2"], "one rank");
+    refused(&["async.partial_rollouts=4", "environment.replay=true"], "outlive");
 }

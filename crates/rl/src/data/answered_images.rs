@@ -1,5 +1,6 @@
 //! Images of rows with answers: their numbers among the tokens of the row, none of which is learnt.
 
+use plimsoll_arch::TokenRun;
 use plimsoll_base::{Error, Result};
 use plimsoll_infer::album::{Album, RowImage};
 use plimsoll_infer::text::{Item, TextModel};
@@ -18,8 +19,8 @@ pub(super) fn with_images(
     folder: Option<&Arc<ImageFolder>>,
     place: &str,
 ) -> Result<Item> {
+    check_answers(&item, text.rules.suppressed, place)?;
     let Some(album) = &text.album else { return Ok(item) };
-    check_answers(&item, album.sight.image_token, place)?;
     let images = album.admit(images, folder, place)?;
     with_taken(album, item, &images).map_err(|error| error.fact(format!("the row: {place}")))
 }
@@ -33,8 +34,8 @@ pub(super) fn with_same_images(
     images: &[Arc<RowImage>],
     place: &str,
 ) -> Result<Item> {
+    check_answers(&item, text.rules.suppressed, place)?;
     let Some(album) = &text.album else { return Ok(item) };
-    check_answers(&item, album.sight.image_token, place)?;
     with_taken(album, item, images).map_err(|error| error.fact(format!("the row: {place}")))
 }
 
@@ -63,11 +64,12 @@ fn with_taken(album: &Album, item: Item, images: &[Arc<RowImage>]) -> Result<Ite
     })
 }
 
-/// Requires that nothing that is learnt has a placeholder.
+/// Requires that nothing that is learnt has a placeholder, whether there are images or not: a model that sees gives it
+/// no probability.
 ///
 /// Errors: `image-in-answer`.
-fn check_answers(item: &Item, image_token: u32, place: &str) -> Result<()> {
-    let has_image = |tokens: &[u32]| tokens.contains(&image_token);
+fn check_answers(item: &Item, placeholders: TokenRun, place: &str) -> Result<()> {
+    let has_image = |tokens: &[u32]| tokens.iter().any(|token| placeholders.has(*token));
     let whole = 0..item.completion.len() as u32;
     let learnt = if item.learnt.is_empty() { std::slice::from_ref(&whole) } else { &item.learnt };
     let mut learnt = learnt.iter().map(|of| &item.completion[of.start as usize..of.end as usize]);

@@ -7,12 +7,14 @@ use crate::data::{labels, mixture::Mixture, pairs};
 use plimsoll_base::rng::{Stream, permutation, philox};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Curriculum, Data, DataSet, DataSets, LearnsFrom, no_rows_to_filter};
+use plimsoll_infer::album::RowImage;
 use plimsoll_infer::image_rows::{PLACEHOLDER, each_row};
 use plimsoll_infer::text::{Item, Limit, TextModel, no_rows};
 use plimsoll_reward::column;
 use plimsoll_text::{AnsweredRows, DrawnTask, FieldCounts, ImageRow, Row, Task, template_variables};
 use serde_json::{Map, Value};
 use std::path::Path;
+use std::sync::Arc;
 
 #[derive(Debug)]
 enum Source {
@@ -133,6 +135,18 @@ impl Dataset {
             Item { set, ..item }
         };
         Ok(places.into_iter().map(item).collect())
+    }
+
+    /// Returns the images of the rows at positions `first..first + n`. A task draws its own where they are needed.
+    pub(crate) fn images_at(&mut self, first: u64, n: usize) -> Vec<Arc<RowImage>> {
+        let mut images = Vec::new();
+        for position in first..first + n as u64 {
+            let (set, position) = self.mixture.at(position);
+            if !self.sets[set].is_task() {
+                images.extend_from_slice(&self.sets[set].row(position).images);
+            }
+        }
+        images
     }
 
     /// Returns what the rows of each set have; nothing of a task.
@@ -428,7 +442,6 @@ mod tests {
     use plimsoll_files::TokenizerFiles;
     use plimsoll_infer::text::RowRules;
     use plimsoll_text::{Strings, Tokenizer};
-    use std::sync::Arc;
 
     /// A step may take a row many times, and a plan has each row once.
     #[test]

@@ -7,7 +7,7 @@ use plimsoll_config::{AnsweredPrompts, ColumnSearch, RunSpec};
 use plimsoll_infer::image_rows::{self, PLACEHOLDER};
 use plimsoll_infer::text::{Limit, RowRules, TextModel};
 use plimsoll_text::{AnsweredRows, FieldCounts, ImageFolder, ImageRow, Part, Task};
-use plimsoll_textenv::{Kind, RowsFrom, first_episode_rows};
+use plimsoll_textenv::{ImagesFrom, Kind, RowsFrom, first_episode_rows};
 use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::Arc;
@@ -76,19 +76,29 @@ pub(crate) fn first_rows_of_episodes(run: &RunSpec) -> Result<FirstRows> {
             prompt_column: &run.data.prompt_column,
             drops_answers: run.data.answered == AnsweredPrompts::DropTurn,
             ignored: &run.data.ignore,
+            images: images_of_episodes(run),
         };
         let mut first = None;
-        let more = first_episode_rows(&kind, from, part, |row| {
+        let more = first_episode_rows(&kind, from, part, |row, images| {
+            images.into_iter().flat_map(|of| of.sources).try_for_each(|image| image.map(drop))?;
             if kind.is_graded() {
                 search.see(&row.columns);
             }
             first.get_or_insert(row.columns);
+            Ok(())
         })?;
         found.columns.extend(first.filter(|_| kind.is_graded()));
         found.not_checked.extend(more.map(|rows| rows_after(rows, file)));
     }
     found.settle(search)?;
     Ok(found)
+}
+
+/// Returns where the rows of a run's episodes have their images, if they have some.
+pub(crate) fn images_of_episodes(run: &RunSpec) -> Option<ImagesFrom<'_>> {
+    let folder = run.data.image_folder.as_deref().map(Path::new);
+    let from = |column| ImagesFrom { column, folder, placeholder: PLACEHOLDER };
+    run.data.images.as_deref().map(from)
 }
 
 /// Names the rows of a file that were not read, for people.

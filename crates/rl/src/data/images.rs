@@ -2,7 +2,7 @@
 
 use super::hub::localised;
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_config::{Distill, LearnsFrom, RunSpec, TeacherKind, TowerUse};
+use plimsoll_config::{Distill, LearnsFrom, RunSpec, SupplyKind, TeacherKind, TowerUse};
 use plimsoll_files::OpenModel;
 use plimsoll_infer::album::{Album, Processor};
 use plimsoll_infer::images::refuse_images;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Errors: those of `Album::open`; `model-takes-no-images` for what reads text alone, with the number of rows that have
 /// images.
 pub(crate) fn album(run: &RunSpec, model: &OpenModel) -> Result<Option<Arc<Album>>> {
-    if run.data.images.is_none() && !draws(run) {
+    if run.data.images.is_none() && !draws(run) && answers(run) == 0 {
         let data = &run.data;
         let named = [
             (run.model_options.tower != TowerUse::Frozen, "model_options.tower"),
@@ -56,9 +56,19 @@ fn check(run: &RunSpec) -> Result<()> {
         ));
     }
     let teacher = run.distill().map(Distill::kind);
+    let trains = run.model_options.tower != TowerUse::Frozen;
     let parts = [
         (run.trains_scores(), "pairs of a reward model"),
-        (run.environment().is_some(), "prompts of environments and agents"),
+        (run.environment().is_some_and(|of| of.plays_agents()), "agents, and what they send,"),
+        (
+            run.environment().is_some_and(|of| of.rows.is_none() && of.images_max == 0),
+            "an environment without environment.rows and environment.images_max",
+        ),
+        (answers(run) > 0 && trains, "images of tools next to a tower that is trained: they"),
+        (
+            answers(run) > 0 && (run.supply() != SupplyKind::Fresh || run.reuse() > 0),
+            "images of tools in episodes that outlive their step: they",
+        ),
         (
             matches!(teacher, Some(TeacherKind::Aligned | TeacherKind::Server)),
             "the prompts of a teacher with another tokenizer, or on a server,",
@@ -76,6 +86,11 @@ fn check(run: &RunSpec) -> Result<()> {
 pub(crate) fn with_copies(run: &RunSpec, disk: DiskFacts) -> DiskFacts {
     let copies = if run.data.images.is_some() || draws(run) { trained_rows_kept() } else { 0 };
     DiskFacts { records: disk.records + Bytes(copies * THUMBNAIL_BYTES_MAX as u64), ..disk }
+}
+
+/// Returns the most images of tools of an episode.
+fn answers(run: &RunSpec) -> usize {
+    run.environment().map_or(0, |section| section.images_max as usize)
 }
 
 /// True if one of its tasks draws images.
@@ -110,10 +125,11 @@ pub(crate) fn shape(
 fn shape_of_student(run: &RunSpec, album: &Album, prompt_tokens: Option<usize>) -> Result<SightShape> {
     let (prompts, trains) = (run.prompts_under_way() as usize, run.model_options.tower != TowerUse::Frozen);
     let Some(tokens) = prompt_tokens else {
-        return Ok(SightShape { trains, ..album.shape(prompts) });
+        return Ok(SightShape { trains, ahead: true, ..album.shape(prompts) });
     };
     let Processor { pixels_min, pixels_max, .. } = album.processor;
-    let bound = SightShape::bound(album.sight, [pixels_min, pixels_max], tokens, prompts);
+    let area = [pixels_min, pixels_max];
+    let bound = SightShape::bound(album.sight, area, tokens, prompts);
     let sizes = album.sizes();
     if sizes.pixels > bound.pixels || sizes.file > bound.file {
         let message = format!(
@@ -124,7 +140,21 @@ fn shape_of_student(run: &RunSpec, album: &Album, prompt_tokens: Option<usize>) 
             "remove data.prompt_tokens_max, so that the plan reads the data, or make the image smaller",
         ));
     }
-    Ok(SightShape { trains, ..bound })
+    let bound = match (run.environment(), answers(run)) {
+        (Some(section), most @ 1..) => {
+            let episodes = prompts * run.rollout.group_size.max(run.eval.samples) as usize;
+            bound.with_answers(area, episodes, most, section.turn_tokens_max as usize)
+        }
+        _ => bound,
+    };
+    Ok(SightShape { trains, ahead: true, ..bound })
+}
+
+/// Requires that a plan that did not read the images of episodes has room for them.
+///
+/// Errors: `image-too-large`.
+pub(crate) fn images_fit(run: &RunSpec, album: &Album, prompt_tokens: usize) -> Result<()> {
+    shape_of_student(run, album, Some(prompt_tokens)).map(drop)
 }
 
 /// Calls `visit` with each row of a run's files, with its images and the folder that they are in; of a task that draws,
@@ -153,7 +183,8 @@ pub fn each_row_with_images(
     };
     let run = localised(run, true)?;
     let columns = ImageColumns { prompt: &run.data.prompt_column, images, placeholder };
-    for path in run.data.files().map(Path::new) {
+    let of_episodes = run.environment().into_iter().flat_map(|section| section.row_files());
+    for path in run.data.files().chain(of_episodes).map(Path::new) {
         let folder = ImageFolder::of(path, run.data.image_folder.as_deref().map(Path::new))?;
         if run.learns_from() == Some(LearnsFrom::Samples) {
             each_prompt_with_images(path, columns, |_, row| visit(&folder, without_prompt(row)))?;

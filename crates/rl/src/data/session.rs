@@ -513,13 +513,14 @@ fn host_facts(
         // Files are read one after another, and all rows stay in memory.
         let size = file_size(Path::new(path), run.data.images.as_deref())?;
         json += size.json.0;
-        // Images are sent to rewards as base64.
-        longest = (size.longest.0 + size.images_longest.0.div_ceil(3) * 4).max(longest);
+        // Images are sent to rewards and environments as base64.
+        let of_row = size.longest.0 + size.images_longest.0.div_ceil(3) * 4;
+        longest = of_row.max(longest);
         count += size.rows;
         rows += size.values.0 + size.rows * DATA_BYTES_PER_ROW;
         rows += size.images.0 + size.num_images * BYTES_PER_IMAGE;
         reading = size.reading.0.max(reading);
-        sent = (size.longest.0 * copies).max(sent);
+        sent = (of_row * copies).max(sent);
     }
     // Text of which each byte is a token has four bytes for each: only reading it shows that.
     let tokens = tokens.0.max(json * (TOKEN_BYTES_PER_FILE_BYTE + of_teacher));

@@ -34,17 +34,19 @@ pub(crate) use turn::{FirstRequest, PlayedTurn};
 use agents::AgentPlayer;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
+use plimsoll_infer::text::TextModel;
 use plimsoll_textenv::Kind;
 use text::TextPlayer;
 
 /// Opens the player of a run. `prompt_tokens`: the longest prompt of the plan.
 ///
-/// Errors: `text-environment-missing`, `thread-not-started`, `address-refused`; those of reading an environment's rows.
-pub fn open(run: &RunSpec, prompt_tokens: usize) -> Result<Box<dyn Player>> {
+/// Errors: `text-environment-missing`, `thread-not-started`, `address-refused`; those of reading an environment's rows
+/// and their images.
+pub fn open(run: &RunSpec, text: &TextModel, prompt_tokens: usize) -> Result<Box<dyn Player>> {
     let Some(section) = run.environment() else { return Ok(Box::new(Answers)) };
     let kind = Kind::parse(&section.env)?;
     if kind.is_agents() {
         return Ok(Box::new(AgentPlayer::open(run, section, prompt_tokens)?));
     }
-    Ok(Box::new(TextPlayer::open(run, section, &kind, prompt_tokens)?))
+    Ok(Box::new(TextPlayer::open(run, (section, &kind), text, prompt_tokens)?))
 }

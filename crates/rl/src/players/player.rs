@@ -9,6 +9,7 @@ use crate::supply::group::Branch;
 use plimsoll_algo::shaping::GroupShaping;
 use plimsoll_base::Result;
 use plimsoll_config::RunSpec;
+use plimsoll_infer::album::RowImage;
 use plimsoll_infer::eval::EvalHow;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_ranks::Group as Ranks;
@@ -17,6 +18,7 @@ use plimsoll_rollout::GroupTimes;
 use plimsoll_run::scores::EvalReport;
 use plimsoll_run::status::Doing;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Reads prompts of the data: position of the first, and how many.
 pub type Prompts<'s> = &'s mut dyn FnMut(u64, usize) -> Result<Vec<Item>>;
@@ -140,6 +142,11 @@ pub trait Player {
 
     /// Returns the episodes of the last rollout, if this player plays episodes.
     fn episodes(&self) -> Option<&Episodes> {
+        None
+    }
+
+    /// Returns the images of the prompt of training samples at a position; `None` where prompts are the data's.
+    fn images_of(&self, _position: u64) -> Option<&[Arc<RowImage>]> {
         None
     }
 

@@ -2,6 +2,7 @@
 //! the job, which may do so during the next rollout. Several ranks write them together, at once.
 
 pub mod export;
+mod tensors_of;
 mod whole;
 
 use crate::roles::{Role, Trainer};
@@ -13,7 +14,7 @@ use plimsoll_files::{
     fsync_dir, generation_config_json, score_config_json, write_new,
 };
 use plimsoll_memory::ReadLease;
-use plimsoll_model::{FlatTensors, ParamTable, SpreadFile, SpreadTensors, Together, save, save_together};
+use plimsoll_model::{SpreadFile, SpreadTensors, Together, save, save_together};
 use plimsoll_plan::{Lora, RoleName, RunShape, checkpoint_bytes};
 use plimsoll_ranks::Group;
 use plimsoll_run::checkpoint::{
@@ -24,6 +25,7 @@ use plimsoll_run::opening::check_space;
 use plimsoll_text::files_to_save;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use tensors_of::TensorsOf;
 use whole::{small_files, tensors_of_tower};
 
 /// A checkpoint whose small files are written and whose tensors are still to be read.
@@ -37,13 +39,6 @@ pub struct SaveJob<'a> {
     store: Store,
     retention: Retention,
     manifest: Manifest,
-}
-
-#[derive(Debug)]
-struct TensorsOf<'a> {
-    file: &'static str,
-    table: ParamTable,
-    sets: Vec<FlatTensors<'a>>,
 }
 
 /// Makes a checkpoint's folder and writes its small files. Resident regions are leased until the job has read them.

@@ -1,13 +1,13 @@
 //! What a checkpoint of a run over images has besides its text: the tower, and what makes of both the folder of a whole
 //! model.
 
-use super::TensorsOf;
+use super::tensors_of::TensorsOf;
 use crate::roles::{Trainer, tower_file};
 use plimsoll_base::{Error, Result, read_small_text};
 use plimsoll_files::{
     OpenModel, PREPROCESSOR, PROCESSOR_FILES, TensorDecl, WHOLE_INDEX, whole_config_json, whole_index,
 };
-use plimsoll_model::FlatTensors;
+use plimsoll_model::{FlatTensors, tensor_decls};
 use plimsoll_run::checkpoint::TOWER_OPTIMIZER;
 use serde_json::Value;
 
@@ -67,9 +67,10 @@ pub(super) fn small_files(trainer: &Trainer<'_>, model: &OpenModel) -> Result<Ve
 /// Returns which tensor is in which shard.
 fn index(trainer: &Trainer<'_>) -> Value {
     let (role, weights) = (trainer.first(), trainer.sampler.shape.weights);
-    let text: Vec<TensorDecl> = role.saved_table().tensors(role.saved().dtype()).collect();
+    let text: Vec<TensorDecl> = tensor_decls("", role.saved().dtype(), &role.saved_table()).collect();
     let tower = tensors_of_tower(trainer, false);
-    let of_tower: Vec<TensorDecl> = tower.iter().flat_map(|of| of.table.tensors(weights)).collect();
+    let of_tower: Vec<TensorDecl> =
+        tower.iter().flat_map(|of| tensor_decls("", weights, &of.table)).collect();
     let bytes = text.iter().chain(&of_tower).map(TensorDecl::bytes).sum();
     let (text_file, _) = role.files();
     let of_text = text.iter().map(|tensor| (tensor.name.as_str(), text_file));

@@ -28,6 +28,7 @@ use std::time::Instant;
 impl LanguageRun<'_> {
     pub(super) fn policy_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
         let started = Instant::now();
+        self.expect_images();
         let objective = self.objective.expect("a method that samples has an objective");
         let Session { data, text, model, .. } = &mut self.session;
         let (text, said) = (&*text, RefCell::new(&mut *lead));
@@ -82,6 +83,20 @@ impl LanguageRun<'_> {
         metrics::add_sets(&mut metrics, &sets, groups);
         let (vitals, loss) = (report.vitals, report.reverse_kl);
         self.step_done(lead, n, Stepped { seconds, reward, loss, metrics, vitals, ..Stepped::default() })
+    }
+
+    /// Tells which images the step after this one will probably need: those of the prompts after its own.
+    fn expect_images(&mut self) {
+        let Some(images) = &mut self.trainer.sampler.images else { return };
+        let count = self.run.prompts_per_rollout();
+        let first = self.cursor.data_position + count;
+        match self.player.images_of(first) {
+            None => images.expect(self.session.data.images_at(first, count as usize).iter()),
+            Some(_) => {
+                let prompts = first..first + count;
+                images.expect(prompts.filter_map(|prompt| self.player.images_of(prompt)).flatten());
+            }
+        }
     }
 
     pub(super) fn supervised_step(&mut self, lead: &mut Lead<'_, '_, '_, '_>, n: u32) -> Result<()> {
@@ -167,7 +182,15 @@ impl LanguageRun<'_> {
         let (group, samples) = (self.run.rollout.group_size as usize, &*of.rollout.samples);
         if let Some(episodes) = self.player.episodes() {
             let kept = 0..episodes.num_played().min(SAMPLES_KEPT);
-            let rows: Vec<KeptEpisode> = kept.map(|s| episodes.kept(n, samples, s)).collect();
+            let album = self.session.text.album.as_deref();
+            let rows = kept.map(|s| episodes.kept(n, samples, s).with_placeholders(album));
+            let mut rows: Vec<KeptEpisode> = rows.collect();
+            for row in &mut rows {
+                let images = self.player.images_of(row.episode).unwrap_or_default();
+                if let Some(album) = &self.session.text.album {
+                    row.images = kept_images(images, album, &mut |file, png| dir.write_thumbnail(file, png))?;
+                }
+            }
             return dir.write_samples(n, &rows);
         }
         let names = model_reward::names(&self.rewards, &self.run.model_rewards);
@@ -186,7 +209,9 @@ impl LanguageRun<'_> {
         let mut images = Vec::new();
         if let Some(album) = &self.session.text.album {
             for of in of.rollout.groups.iter().take(which.end.div_ceil(group)).skip(of.groups.start) {
-                images.push(kept_images(&of.item, album, &mut |file, png| dir.write_thumbnail(file, png))?);
+                images.push(kept_images(&of.item.images, album, &mut |file, png| {
+                    dir.write_thumbnail(file, png)
+                })?);
             }
         }
         let first = of.groups.start;

@@ -97,9 +97,9 @@ impl Schedule {
             let position = if is_stateless { 0 } else { self.group_of(s).prompt_tokens + tokens.len() - 1 };
             index.ids.push(token);
             index.positions.push(position as u32);
-            index.places.extend(
-                self.places.get(self.sequences[s].group).map(|of| of.at(position)).into_iter().flatten(),
-            );
+            let own = self.own_places.get(s).and_then(Option::as_ref);
+            let places = own.or_else(|| self.places.get(self.sequences[s].group));
+            index.places.extend(places.map(|of| of.at(position)).into_iter().flatten());
             index.segments.extend_from_slice(&[at as u32, 1, position as u32, first as u32, NO_PARENT]);
             index.head_rows.push(at as u32);
             if is_stateless {

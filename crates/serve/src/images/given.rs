@@ -1,5 +1,6 @@
 //! Reads an image of a chat from a part of a message, and puts numbers of vectors in a prompt.
 
+use super::hosts::FetchBudget;
 use super::{SENT_PIXELS_MAX, ServedImages};
 use crate::protocol::refusal::{Refusal, Reply};
 use plimsoll_base::{Error, Result, shown};
@@ -21,22 +22,29 @@ pub struct GivenImage {
     pub tokens: usize,
 }
 
+/// The images of a request so far, and what it may still fetch.
+#[derive(Debug, Default)]
+pub struct GivenImages {
+    pub images: Vec<GivenImage>,
+    budget: FetchBudget,
+}
+
 /// Replaces a part that is an image by the text of its placeholder, and adds the image. Leaves other parts as they are.
 ///
 /// Errors: `model-takes-no-images` without `served`; `image-url`, `image-source-invalid`, `image-too-large`,
-/// `serve-too-many-images`; those of an image's header.
+/// `serve-too-many-images`; those of `ImageHosts::fetch` and of an image's header.
 pub fn read_part(
     part: &mut Value,
     place: &str,
     served: Option<&ServedImages>,
-    images: &mut Vec<GivenImage>,
+    given: &mut GivenImages,
 ) -> Reply<()> {
     if part["type"] != KIND {
         return Ok(());
     }
     let refused = |error| Box::new(Refusal { error, param: Some(place.to_string()) });
     let served = served.ok_or_else(|| refused(takes_none(place)))?;
-    if images.len() == served.images_max {
+    if given.images.len() == served.images_max {
         let message = format!("{place} is one image more than the {} of a request", served.images_max);
         return Err(refused(too_many(message)));
     }
@@ -52,16 +60,24 @@ pub fn read_part(
         let message = format!("{place}: an image is {{\"type\": \"{KIND}\", \"{KIND}\": {{\"url\": ...}}}}");
         return Err(Refusal::bad(place, message));
     };
-    images.push(given(url, place, served).map_err(refused)?);
+    let image = read(url, place, served, &mut given.budget).map_err(refused)?;
+    given.images.push(image);
     *part = serde_json::json!({ "type": "text", "text": PLACEHOLDER });
     Ok(())
 }
 
-fn given(url: String, place: &str, served: &ServedImages) -> Result<GivenImage> {
-    let bytes = sent_image(&url).map_err(|error| {
-        Error::new(error.slug, format!("{place}: {}", error.message))
-            .hint("send the image itself: data:image/png;base64, and its bytes")
-    })?;
+fn read(url: String, place: &str, served: &ServedImages, budget: &mut FetchBudget) -> Result<GivenImage> {
+    let bytes = if served.hosts.reads(&url) {
+        served.hosts.fetch(&url, budget).map_err(|mut error| {
+            error.message = format!("{place}: {}", error.message);
+            error
+        })?
+    } else {
+        sent_image(&url).map_err(|error| {
+            Error::new(error.slug, format!("{place}: {}", error.message))
+                .hint("send the image itself: data:image/png;base64, and its bytes")
+        })?
+    };
     drop(url);
     let size = header(&bytes).map_err(|fault| fault.at(place))?.size();
     let pixels = u64::from(size.width) * u64::from(size.height);

@@ -1,6 +1,6 @@
 //! Reads the conversation of a chat: messages as clients write them become messages that chat templates read.
 
-use crate::images::{GivenImage, read_part};
+use crate::images::{GivenImage, GivenImages, read_part};
 use crate::protocol::fields::Fields;
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::ServerState;
@@ -42,13 +42,13 @@ impl Chat {
         let given: Vec<Value> = fields
             .take_exactly("messages")?
             .ok_or_else(|| Refusal::bad("messages", "messages is missing"))?;
-        let mut reading = Reading { fields, state, images: Vec::new() };
+        let mut reading = Reading { fields, state, images: GivenImages::default() };
         let mut messages: Vec<Value> = given
             .into_iter()
             .enumerate()
             .map(|(i, message)| read_message(i, message, &mut reading))
             .collect::<Reply<_>>()?;
-        let Reading { images, fields, .. } = reading;
+        let Reading { images: GivenImages { images, .. }, fields, .. } = reading;
         if let Some(system) = &state.texts.system_prompt
             && messages[0]["role"] != "system"
         {
@@ -100,7 +100,7 @@ impl Chat {
 struct Reading<'r, 'b> {
     fields: &'r mut Fields<'b>,
     state: &'r ServerState,
-    images: Vec<GivenImage>,
+    images: GivenImages,
 }
 
 fn read_message(index: usize, message: Value, reading: &mut Reading<'_, '_>) -> Reply<Value> {

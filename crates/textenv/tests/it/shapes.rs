@@ -2,7 +2,7 @@
 
 use plimsoll_base::{Error, Result};
 use plimsoll_text::Message;
-use plimsoll_textenv::{Hosts, Job, Kind, Said, Settings, Start, ToolFunction};
+use plimsoll_textenv::{Hosts, Job, Kind, ReplyImages, Said, Settings, Start, ToolFunction};
 use plimsoll_worker::Network;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -390,10 +390,78 @@ class Draws:
         let error =
             table.ask(Job::Step(String::new(), vec![call("look", json!({ "how": how }))])).unwrap_err();
         assert_eq!(error.slug, "text-environment-raised");
-        assert!(error.message.contains("tools that return an image are not built"), "{how}: {error}");
+        assert!(error.message.contains("environment.images_max = 0 takes none"), "{how}: {error}");
     }
     table.reset(Start::train(0, 0));
     assert_eq!(table.step("", &[call("look", json!({ "how": "text" }))]).messages, [tool("a")]);
+}
+
+#[test]
+fn images_of_tools_are_files_with_a_place_in_the_text() {
+    let (_folder, file) = write(
+        r#"
+import io
+
+class Image:
+    """What Pillow has."""
+
+    width, height, mode = 4, 3, "RGB"
+
+    def save(self, out, form, **how):
+        out.write(form.encode())
+
+Image.__module__ = "PIL.Image"
+
+class ToolResponse:
+    text, image = "c", [b"verl"]
+
+class Draws:
+    reward = 0.0
+    def reset(self): return "Say."
+    def look(self, how: str):
+        """Looks.
+
+        Args:
+            how: As what.
+        """
+        large = Image()
+        large.width = 1 << 23
+        uri = {"type": "image_url", "image_url": {"url": "data:image/png;base64,dXJp"}}
+        parts = [{"type": "text", "text": "a"}, {"type": "image", "image": Image()}, "b", uri]
+        odd = [{"type": "image", "image": "/etc/passwd"}]
+        every = {"object": Image(), "parts": parts, "response": ToolResponse(), "large": large, "odd": odd}
+        return {**every, "long": {"type": "image", "bytes": b"x" * (3 << 20)}, "many": [Image()] * 3}[how]
+"#,
+    );
+    let images = Some(ReplyImages { most: 2, placeholder: "<I>".into() });
+    let settings = Settings { images, ..crate::settings() };
+    let mut table = Table::open(&format!("python:{file}:Draws"), &settings).unwrap();
+    let ask = |table: &mut Table, how: &str| {
+        table.reset(Start::train(0, 0));
+        table.ask(Job::Step(String::new(), vec![call("look", json!({ "how": how }))]))
+    };
+    for (how, text, files) in [
+        ("object", "<I>", &["PNG"][..]),
+        ("parts", "a<I>b<I>", &["PNG", "uri"]),
+        ("response", "<I>c", &["verl"]),
+    ] {
+        let said = ask(&mut table, how).unwrap();
+        assert_eq!(said.messages, [tool(text)], "{how}");
+        assert_eq!(
+            said.images,
+            files.iter().map(|file| file.as_bytes().to_vec()).collect::<Vec<_>>(),
+            "{how}"
+        );
+    }
+    for (how, words) in [
+        ("large", "8388608 x 3 pixels"),
+        ("odd", "that is no image of Pillow"),
+        ("long", "an image of 3145728 bytes"),
+        ("many", "3 images in an answer"),
+    ] {
+        let error = ask(&mut table, how).unwrap_err();
+        assert!(error.to_string().contains(words), "{how}: {error}");
+    }
 }
 
 #[test]

@@ -6,6 +6,8 @@ use crate::sees::{Seeing, image, numbers};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener};
 
 /// A file's bytes as a client sends them.
 fn sent(bytes: &[u8]) -> String {
@@ -138,4 +140,65 @@ fn an_image_that_is_not_taken_is_refused_by_name() {
     let text = Server::start(&[GOLDEN, "--set", BYTES, "--set", LAST_MESSAGE]);
     let answer = text.post("/v1/chat/completions", &chat(&json!([part(&rgb)])));
     assert_eq!((answer.status, answer.error().0.as_str()), (400, "model-takes-no-images"), "{}", answer.body);
+}
+
+/// Serves files to everybody, by their names in `files`; `/moved` is elsewhere, and `/late` never comes.
+fn file_server(files: Vec<(&'static str, Vec<u8>)>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = listener.local_addr().expect("it has one");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).expect("a request");
+            let path = line.split(' ').nth(1).unwrap_or_default().to_string();
+            let file = files.iter().find(|(name, _)| *name == path);
+            let (status, body): (&str, &[u8]) = match file {
+                Some((_, bytes)) => ("200 OK", bytes),
+                None if path == "/moved" => ("302 Found\r\nLocation: /rgb.png", b""),
+                None => ("404 Not Found", b""),
+            };
+            let head =
+                format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            // A client may have read enough.
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+        }
+    });
+    at
+}
+
+#[test]
+fn an_image_is_fetched_from_hosts_that_were_named_and_from_no_others() {
+    let (seeing, rgb) = (Seeing::new(), std::fs::read(image("rgb.png")).expect("a file"));
+    let at =
+        file_server(vec![("/rgb.png", rgb), ("/page", b"<html>".to_vec()), ("/large", vec![0; 10 << 20])]);
+    let server = Server::start(&[
+        &seeing.model,
+        "--images=2",
+        "--seed=5",
+        "--prompt-tokens=48",
+        "--max-new-tokens=8",
+        &format!("--image-hosts=http://{at},http://localhost:{}", at.port()),
+        "--set",
+        LAST_MESSAGE,
+    ]);
+    let post = |url: &str| server.post("/v1/chat/completions", &chat(&json!([part(url)])));
+    let fetched = post(&format!("http://{at}/rgb.png"));
+    assert_eq!(drawn(&fetched.json()), drawn(&post(&file(&image("rgb.png"))).json()));
+    for (url, slug, words) in [
+        (format!("http://{at}/none.png"), "image-not-fetched", "status 404"),
+        (format!("http://{at}/moved"), "image-not-fetched", "redirects are not followed"),
+        (format!("http://{at}/page"), "image-format-unknown", ""),
+        (format!("http://{at}/large"), "image-too-large", "bytes that are left"),
+        // What a name leads to may be inside of a network.
+        (format!("http://localhost:{}/rgb.png", at.port()), "image-not-fetched", "private network"),
+        (format!("http://me:SECRET@{at}/rgb.png"), "image-url", "none that images are fetched from"),
+        (format!("https://{at}/rgb.png"), "image-url", ""),
+        ("http://127.0.0.1:1/rgb.png".into(), "image-url", ""),
+        ("file:///etc/passwd".into(), "image-url", ""),
+    ] {
+        let answer = post(&url);
+        assert_eq!((answer.status, answer.error().0.as_str()), (400, slug), "{url}: {}", answer.body);
+        assert!(answer.body.contains(words) && !answer.body.contains("SECRET"), "{url}: {}", answer.body);
+    }
 }

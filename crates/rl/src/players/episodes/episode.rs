@@ -4,12 +4,14 @@ use crate::players::groups::{Group, Response};
 use crate::players::turn::PlayedTurn;
 use plimsoll_config::Rollout;
 use plimsoll_device::Sampling;
+use plimsoll_infer::album::RowImage;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_reward::Scored;
 use plimsoll_text::Message;
 use plimsoll_textenv::Start;
 use serde_json::{Map, Value};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The episodes to play, on all ranks together.
 pub(in crate::players) struct EpisodesRequest<'q> {
@@ -36,6 +38,8 @@ pub(in crate::players) struct Episode {
     /// Number of `messages` that form the prompt.
     pub num_first: usize,
     pub turns: Vec<PlayedTurn>,
+    /// The images that its environment's answers brought.
+    pub images: Vec<Arc<RowImage>>,
     /// Columns of its row, until they move to its prompt; only if the run's rewards grade it.
     pub columns: Map<String, Value>,
     /// Score by the run's rewards.
@@ -60,6 +64,7 @@ impl Episode {
             messages: first,
             num_first,
             turns,
+            images: Vec::new(),
             columns,
             scored: None,
             sequences,

@@ -5,7 +5,7 @@ use super::kept::KeptEpisode;
 use super::rollout::EpisodesPlayer;
 use crate::roles::Trainer;
 use plimsoll_base::Result;
-use plimsoll_infer::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group, end_sums};
+use plimsoll_infer::eval::{EVAL_SAMPLE_IDS, EvalHow, add_group, end_sums, prompts_at_once};
 use plimsoll_plan::samples_kept;
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_run::scores::EvalReport;
@@ -25,7 +25,7 @@ pub(in crate::players) fn evaluate(
     let started = Instant::now();
     let (mut report, mut examples) = (EvalReport::default(), Vec::new());
     let branches = player.record().section.branches_max.max(1) as usize;
-    let at_once = (trainer.sampler.shape.engine.samples / (how.samples * branches)).max(1);
+    let at_once = prompts_at_once(&trainer.sampler, how.samples * branches);
     let kept = samples_kept(how.samples);
     let starts: Vec<Start> = (0..count as u64).map(Start::eval).collect();
     if trainer.group.is_alone() {
@@ -57,7 +57,9 @@ pub(in crate::players) fn evaluate(
         let scored: Vec<Scored> =
             episodes.scored(rewards).into_iter().zip(episodes.returns()).map(whole).collect();
         scored.chunks(how.samples).for_each(|group| add_group(&mut report, group));
-        examples.extend((0..room).map(|s| episodes.kept(how.step, &trainer.sampler.samples, s)));
+        let album = trainer.sampler.images.as_ref().map(|images| &*images.album);
+        let kept = (0..room).map(|s| episodes.kept(how.step, &trainer.sampler.samples, s));
+        examples.extend(kept.map(|episode| episode.with_placeholders(album)));
     }
     end_sums(&mut report, count);
     report.seconds = started.elapsed().as_secs_f64();

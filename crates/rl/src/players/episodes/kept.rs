@@ -1,6 +1,8 @@
 //! Episodes that are kept for people: lines of `samples/*.jsonl`.
 
 use super::record::Episodes;
+use plimsoll_infer::album::Album;
+use plimsoll_infer::responses::KeptImage;
 use plimsoll_rollout::{Finish, Samples};
 use plimsoll_text::Message;
 use serde::Serialize;
@@ -13,6 +15,9 @@ pub struct KeptEpisode {
     /// The last of the environment's first messages.
     pub prompt: String,
     pub messages: Vec<Message>,
+    /// The images of the first messages.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<KeptImage>,
     /// The model's turns, one per line.
     pub response: String,
     pub reward: Option<f32>,
@@ -57,6 +62,18 @@ fn is_zero(branch: &usize) -> bool {
     *branch == 0
 }
 
+impl KeptEpisode {
+    /// Returns it with placeholders where its tokens are numbers of images, which mean nothing to who reads the line.
+    pub fn with_placeholders(mut self, album: Option<&Album>) -> KeptEpisode {
+        if let Some(album) = album {
+            let of_branches = self.branches.iter_mut().flat_map(|branch| &mut branch.tokens);
+            let numbers = self.tokens.iter_mut().chain(of_branches).filter(|id| **id >= album.vocab());
+            numbers.for_each(|id| *id = album.sight.image_token);
+        }
+        self
+    }
+}
+
 impl Episodes {
     /// Returns episode `index` of the last rollout, which produced `samples`.
     pub fn kept(&self, step: u32, samples: &Samples, index: usize) -> KeptEpisode {
@@ -89,6 +106,7 @@ impl Episodes {
             episode: episode.start.index,
             prompt: messages.last().map(|message| message.content.clone()).unwrap_or_default(),
             messages,
+            images: Vec::new(),
             response: said.join("\n"),
             reward: self.returns()[index],
             turns,

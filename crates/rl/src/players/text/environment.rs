@@ -2,13 +2,17 @@
 
 use super::glue::Glue;
 use crate::data::dataset::forgetting;
+use crate::data::images::images_fit;
 use crate::players::episodes::{Episode, Episodes};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_config::{Environment, Overlong, RunSpec};
+use plimsoll_infer::album::RowImage;
+use plimsoll_infer::image_rows::PLACEHOLDER;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_text::Message;
-use plimsoll_textenv::{Hosts, Job, Kind, Start};
+use plimsoll_textenv::{EpisodeImages, Hosts, ImageTaker, ImagesFrom, Job, Kind, ReplyImages, Start};
 use serde_json::json;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Plays the episodes of a text environment.
@@ -19,20 +23,45 @@ pub(in crate::players) struct TextPlayer {
     prompt_tokens: usize,
     /// Most tokens of an episode after its prompt.
     pub(super) response_tokens: usize,
+    /// The images of each row, where rows may have some.
+    images: Vec<Vec<Arc<RowImage>>>,
 }
 
 impl TextPlayer {
     /// Starts the environment of a run. `prompt_tokens`: the longest prompt of the plan.
     ///
-    /// Errors: `thread-not-started`; those of reading its rows.
+    /// Errors: `thread-not-started`; those of reading its rows and their images.
     pub(in crate::players) fn open(
         run: &RunSpec,
-        section: &Environment,
-        kind: &Kind,
+        (section, kind): (&Environment, &Kind),
+        text: &TextModel,
         prompt_tokens: usize,
     ) -> Result<TextPlayer> {
+        let mut images = Vec::new();
+        let mut settings = section.host_settings(&run.data);
+        if text.album.is_some() && section.images_max > 0 {
+            let (most, placeholder) = (section.images_max as usize, PLACEHOLDER.to_string());
+            settings.images = Some(ReplyImages { most, placeholder });
+        }
+        let hosts = match (&text.album, &run.data.images) {
+            (Some(album), Some(column)) => {
+                let mut take = |of: EpisodeImages| {
+                    let taken = album.admit(of.sources, Some(&of.folder), &of.place)?;
+                    let sent = taken.iter().map(|image| image.file.clone()).collect();
+                    images.push(taken);
+                    Ok(sent)
+                };
+                let folder = run.data.image_folder.as_deref().map(Path::new);
+                let from = ImagesFrom { column, folder, placeholder: PLACEHOLDER };
+                let hosts = Hosts::start_with(kind, &settings, Some(ImageTaker { from, take: &mut take }))?;
+                images_fit(run, album, prompt_tokens)?;
+                hosts
+            }
+            _ => Hosts::start(kind, &settings)?,
+        };
         Ok(TextPlayer {
-            hosts: Hosts::start(kind, &section.host_settings(&run.data))?,
+            hosts,
+            images,
             episodes: Episodes::new(run, section),
             overlong: run.data.overlong,
             prompt_tokens,
@@ -59,12 +88,15 @@ impl TextPlayer {
         }
         let glue = self.glue(text);
         glue.check()?;
-        let firsts: Vec<&[Message]> =
-            self.episodes.played.chunks(group).map(|e| e[0].messages.as_slice()).collect();
-        let items: Result<Vec<Item>> = forgetting(|| firsts.iter().map(|first| item(glue, first)).collect());
+        let firsts: Vec<(&[Message], &[Arc<RowImage>])> = (self.episodes.played.chunks(group))
+            .map(|e| (e[0].messages.as_slice(), self.images_of_row(e[0].start)))
+            .collect();
+        let items: Result<Vec<Item>> = forgetting(|| firsts.iter().map(|of| item(glue, *of)).collect());
         let mut items = items?;
-        let too_long = items.iter().position(|item| item.ids.len() > self.prompt_tokens);
-        if let Some(g) = too_long.filter(|_| self.overlong != Overlong::TruncateLeft) {
+        // What is cut may begin or end in an image.
+        let may_be_cut = |item: &Item| self.overlong == Overlong::TruncateLeft && item.images.is_empty();
+        let too_long = |item: &Item| item.ids.len() > self.prompt_tokens && !may_be_cut(item);
+        if let Some(g) = items.iter().position(too_long) {
             return Err(self.begins_too_long(starts[g].index, items[g].ids.len()));
         }
         for (item, episodes) in items.iter_mut().zip(self.episodes.played.chunks_mut(group)) {
@@ -73,6 +105,12 @@ impl TextPlayer {
             item.ids.drain(..item.ids.len().saturating_sub(self.prompt_tokens));
         }
         Ok(items)
+    }
+
+    /// Returns the images of the row that begins an episode.
+    pub(super) fn images_of_row(&self, start: Start) -> &[Arc<RowImage>] {
+        let row = self.hosts.row_of(start).and_then(|row| self.images.get(row));
+        row.map_or(&[], Vec::as_slice)
     }
 
     /// Makes the error of an episode that does not begin as another of its seed.
@@ -156,8 +194,12 @@ impl TextPlayer {
     }
 }
 
-fn item(glue: Glue<'_>, first: &[Message]) -> Result<Item> {
-    let (_, ids) = glue.prompt(first)?;
+fn item(glue: Glue<'_>, (first, images): (&[Message], &[Arc<RowImage>])) -> Result<Item> {
+    let (_, mut ids) = glue.prompt(first)?;
+    if let Some(album) = &glue.text.album {
+        let of_row = |error: Error| error.fact("it is the prompt with which an episode begins");
+        ids = album.place(&ids, images).map_err(of_row)?.ids;
+    }
     if ids.is_empty() {
         return Err(Error::new("prompt-empty", "an environment begins an episode without a token")
             .hint("let reset return some text"));
@@ -165,5 +207,5 @@ fn item(glue: Glue<'_>, first: &[Message]) -> Result<Item> {
     let shown = first.last().map(|message| message.content.clone()).unwrap_or_default();
     let message = |message: &Message| json!({ "role": message.role, "content": message.content });
     let messages = Some(Arc::new(first.iter().map(message).collect()));
-    Ok(Item { ids, text: shown, messages, ..Item::default() })
+    Ok(Item { ids, text: shown, messages, images: images.to_vec(), ..Item::default() })
 }

@@ -6,12 +6,14 @@
 //! end-of-text token is the template's own end of the turn, and is not written twice.
 
 use plimsoll_base::{Error, Result};
+use plimsoll_infer::album::RowImage;
 use plimsoll_infer::text::TextModel;
 use plimsoll_text::calls::Calls;
 use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::said::Said;
 use plimsoll_text::{ChatTemplate, Conversation, Message, written_after};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Last tokens of a turn that are kept: what follows them is encoded as if the whole text were.
 const TAIL_TOKENS: usize = 8;
@@ -135,16 +137,23 @@ impl Glue<'_> {
     }
 }
 
+/// An environment's answer: its messages, and the images of which they have the placeholders.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer<'s> {
+    pub(super) messages: &'s [Message],
+    pub(super) images: &'s [Arc<RowImage>],
+}
+
 /// Returns the tokens after a turn: what the environment `said`, in at most `most` tokens.
 ///
 /// `before`: all messages before the turn; `response`: its text.
-/// Errors: `text-environment-too-long` if even no words take more than `most`;
-/// those of the template and the tokenizer.
+/// Errors: `text-environment-too-long` if even no words take more than `most`, or all of an answer with images do;
+/// `image-count`; those of the template and the tokenizer.
 pub(super) fn after_turn(
     glue: Glue<'_>,
     before: &[Message],
     response: &str,
-    said: &[Message],
+    Answer { messages: said, images }: Answer<'_>,
     end: &TurnEnd,
     most: usize,
 ) -> Result<AfterTurn> {
@@ -153,11 +162,21 @@ pub(super) fn after_turn(
             Some(words) => words?,
             None => words_after(glue, before, said, end.eos())?,
         };
-        glue.text.tokenizer.encode_after(end.tail(), &words).map_err(of_environment)
+        let ids = glue.text.tokenizer.encode_after(end.tail(), &words).map_err(of_environment)?;
+        match &glue.text.album {
+            Some(album) if !images.is_empty() => {
+                album.place(&ids, images).map(|placed| placed.ids).map_err(of_environment)
+            }
+            _ => Ok(ids),
+        }
     };
     let ids = encode(said)?;
     if ids.len() <= most {
         return Ok(AfterTurn { ids, is_cut: false });
+    }
+    // What is cut may begin or end in an image.
+    if !images.is_empty() {
+        return Err(too_long(ids.len(), most));
     }
     // Finds the longest prefix that fits by bisection. More characters are not always more tokens, so the result is
     // one that was tried.
@@ -254,6 +273,10 @@ mod tests {
         Glue { text, tools: &[] }
     }
 
+    fn text_of(messages: &[Message]) -> Answer<'_> {
+        Answer { messages, images: &[] }
+    }
+
     fn ended(token: u32) -> TurnEnd {
         TurnEnd::of(&[token], true)
     }
@@ -271,7 +294,9 @@ mod tests {
             turn.extend(*eos);
             let end = TurnEnd::of(&turn, eos.is_some());
             ids.extend(turn);
-            ids.extend(after_turn(words_of(text), &messages, response, said, &end, 1000).unwrap().ids);
+            ids.extend(
+                after_turn(words_of(text), &messages, response, text_of(said), &end, 1000).unwrap().ids,
+            );
             messages.push(Message::new("assistant", *response));
             messages.extend_from_slice(said);
         }
@@ -301,7 +326,8 @@ mod tests {
     fn another_end_of_text_than_the_templates_own_stays_next_to_it() {
         let text = model(Some(CHAT));
         let pad = 258;
-        let after = after_turn(words_of(&text), &[user("a")], "", &[user("b")], &ended(pad), 100).unwrap();
+        let after =
+            after_turn(words_of(&text), &[user("a")], "", text_of(&[user("b")]), &ended(pad), 100).unwrap();
         let expect = "<eos>\n<bos>user\nb<eos>\n<bos>assistant\n";
         assert_eq!(text.tokenizer.decode(&after.ids, false), expect);
     }
@@ -317,11 +343,12 @@ mod tests {
     fn words_beyond_the_limit_are_cut_and_the_template_around_them_is_not() {
         let text = model(Some(CHAT));
         let (before, said) = ([user("a")], [user("abcdefgh"), user("ijk")]);
-        let whole = after_turn(words_of(&text), &before, "", &said, &ended(EOS), 1000).unwrap();
+        let whole = after_turn(words_of(&text), &before, "", text_of(&said), &ended(EOS), 1000).unwrap();
         assert!(!whole.is_cut);
         for gone in 1..=11 {
             let after =
-                after_turn(words_of(&text), &before, "", &said, &ended(EOS), whole.ids.len() - gone).unwrap();
+                after_turn(words_of(&text), &before, "", text_of(&said), &ended(EOS), whole.ids.len() - gone)
+                    .unwrap();
             assert_eq!((after.is_cut, after.ids.len()), (true, whole.ids.len() - gone));
             let shown = text.tokenizer.decode(&after.ids, false);
             assert!(
@@ -330,7 +357,8 @@ mod tests {
             );
         }
         let error =
-            after_turn(words_of(&text), &before, "", &said, &ended(EOS), whole.ids.len() - 12).unwrap_err();
+            after_turn(words_of(&text), &before, "", text_of(&said), &ended(EOS), whole.ids.len() - 12)
+                .unwrap_err();
         assert_eq!(error.slug, "text-environment-too-long");
     }
 
@@ -339,9 +367,15 @@ mod tests {
         let json = include_bytes!("../../../../files/assets/nano/tokenizer.json").to_vec();
         let files = TokenizerFiles { tokenizer_json: Some(json), ..TokenizerFiles::default() };
         let text = TextModel { tokenizer: Tokenizer::from_files(&files, 15).unwrap().into(), ..model(None) };
-        let error =
-            after_turn(words_of(&text), &[user("1+1=")], "", &[user("wrong")], &TurnEnd::default(), 100)
-                .unwrap_err();
+        let error = after_turn(
+            words_of(&text),
+            &[user("1+1=")],
+            "",
+            text_of(&[user("wrong")]),
+            &TurnEnd::default(),
+            100,
+        )
+        .unwrap_err();
         assert_eq!(error.slug, "tokenizer-unknown-character");
         assert!(error.facts.iter().any(|fact| fact.contains("environment")), "{error}");
     }
@@ -361,7 +395,7 @@ mod tests {
         let (prompt, _) = glue.prompt(&[user("1+1")]).unwrap();
         assert_eq!(prompt.matches("add<tool_call>").count(), 1, "{prompt}");
         let result = [Message::new("tool", "2")];
-        let after = after_turn(glue, &[user("1+1")], "", &result, &ended(EOS), 1000).unwrap();
+        let after = after_turn(glue, &[user("1+1")], "", text_of(&result), &ended(EOS), 1000).unwrap();
         assert_eq!(text.tokenizer.decode(&after.ids, false), "\n<bos>tool\n2<eos>\n<bos>assistant\n");
         let call = "So: <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
         let (words, calls) = glue.words_and_calls(call);
@@ -383,12 +417,18 @@ mod tests {
         assert_eq!((words.as_str(), calls), ("", vec![json!({ "name": "add", "arguments": { "a": 1 } })]));
         let before = [user("1+1"), Message::new("assistant", call), Message::new("tool", "2")];
         let result = [Message::new("tool", "2")];
-        let after = after_turn(glue, &before, call, &result, &ended(u32::from(b'}')), 1000).unwrap();
+        let after = after_turn(glue, &before, call, text_of(&result), &ended(u32::from(b'}')), 1000).unwrap();
         let expect = "<|call|><|start|>functions.add to=assistant<|channel|>commentary<|message|>\"2\"<|end|><|start|>assistant";
         assert_eq!(text.tokenizer.decode(&after.ids, false), expect);
         let answer = "<|channel|>final<|message|>2";
-        let after =
-            after_turn(words_of(&text), &before, answer, &[user("3?")], &ended(u32::from(b'2')), 1000);
+        let after = after_turn(
+            words_of(&text),
+            &before,
+            answer,
+            text_of(&[user("3?")]),
+            &ended(u32::from(b'2')),
+            1000,
+        );
         let expect = "<|end|><|start|>user<|message|>3?<|end|><|start|>assistant";
         assert_eq!(text.tokenizer.decode(&after.unwrap().ids, false), expect);
         assert_eq!(words_of(&text).words_and_calls(answer).0, "2");

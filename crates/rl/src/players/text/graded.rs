@@ -13,6 +13,8 @@ use crate::rollout::exchange::exchange;
 use crate::rollout::message::Kind;
 use crate::supply::gathered::Gathered;
 use plimsoll_base::Result;
+use plimsoll_infer::album::Album;
+use plimsoll_infer::sample_images::sample_images;
 use plimsoll_infer::text::Item;
 use plimsoll_reward::{Case, Prompt, Rewards, Scored};
 use plimsoll_rollout::{Finish, Samples};
@@ -128,12 +130,19 @@ impl TextPlayer {
             prompt: prompt.clone(),
             response: last.response.clone(),
             completion: Some(episode.turns.iter().flat_map(|turn| said_in(glue, turn)).collect()),
-            response_ids: samples.ids(slot).to_vec(),
+            response_ids: with_placeholders(samples.ids(slot), asked.text.album.as_deref()),
             max_new_tokens: self.response_tokens,
             ended: samples.finish(slot) != Finish::Length
                 && glue.words_and_calls(&last.response).1.is_empty(),
         }
     }
+}
+
+/// Returns tokens with placeholders where they are numbers of images.
+fn with_placeholders(ids: &[u32], album: Option<&Album>) -> Vec<u32> {
+    let token =
+        |id: &u32| album.filter(|album| *id >= album.vocab()).map_or(*id, |album| album.sight.image_token);
+    ids.iter().map(token).collect()
 }
 
 fn prompt(item: &Item, asked: &EpisodesRequest<'_>) -> Prompt {
@@ -142,7 +151,7 @@ fn prompt(item: &Item, asked: &EpisodesRequest<'_>) -> Prompt {
         rendered: asked.text.tokenizer.decode(&item.ids, false),
         messages: item.messages.clone(),
         columns: item.columns.clone(),
-        images: Arc::default(),
+        images: sample_images(item),
     }
 }
 

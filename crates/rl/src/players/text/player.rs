@@ -14,11 +14,14 @@ use crate::roles::Trainer;
 use crate::supply::gathered::Gathered;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::RunSpec;
+use plimsoll_infer::album::RowImage;
 use plimsoll_infer::eval::EvalHow;
 use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_reward::Rewards;
 use plimsoll_rollout::{GroupTimes, Samples};
 use plimsoll_run::scores::EvalReport;
+use plimsoll_textenv::Start;
+use std::sync::Arc;
 
 impl Player for TextPlayer {
     fn prompts(&mut self, text: &TextModel, _: Prompts<'_>, first: u64, count: usize) -> Result<Vec<Item>> {
@@ -65,6 +68,10 @@ impl Player for TextPlayer {
 
     fn episodes(&self) -> Option<&Episodes> {
         Some(&self.episodes)
+    }
+
+    fn images_of(&self, position: u64) -> Option<&[Arc<RowImage>]> {
+        Some(self.images_of_row(Start::train(self.episodes.seed, position)))
     }
 
     fn evaluate(

@@ -50,7 +50,7 @@ fn open(run: &RunSpec) -> TextPlayer {
 fn opened(run: &RunSpec, prompt_tokens: usize) -> TextPlayer {
     let section = run.environment().expect("the run has one");
     let kind = Kind::parse(&section.env).expect("it is built in");
-    TextPlayer::open(run, section, &kind, prompt_tokens).expect("it is built in")
+    TextPlayer::open(run, (section, &kind), &text(), prompt_tokens).expect("it is built in")
 }
 
 /// Begins the engine's side of the episodes that `player` has begun.

@@ -100,6 +100,7 @@ impl StopCondition for Playing<'_> {
                     is_cut = has_less;
                     None
                 }
+                Heard::Fault(fault) => Some(End::Fault(Some(fault))),
             },
             Ok(None) => Some(End::Fault(None)),
             Err(fault) => Some(End::Fault(Some(fault))),

@@ -1,17 +1,19 @@
 //! The engine's questions about the turns of episodes, and what environments answer.
 
 use super::environment::TextPlayer;
-use super::glue::{Glue, TurnEnd, after_turn};
+use super::glue::{Answer, Glue, TurnEnd, after_turn};
 use crate::data::dataset::forgetting;
 use crate::players::turn::PlayedTurn;
 use plimsoll_base::{Error, Result};
 use plimsoll_config::Rollout;
+use plimsoll_infer::album::RowImage;
 use plimsoll_infer::responses::{TextStop, response_text};
 use plimsoll_infer::text::TextModel;
 use plimsoll_rollout::{Finish, StopCondition, Turn};
 use plimsoll_run::under_way;
 use plimsoll_text::Message;
 use plimsoll_textenv::{EnvironmentTally, Job, Reply, Said};
+use std::sync::Arc;
 
 /// What an environment's answer means.
 pub(super) enum Heard {
@@ -22,6 +24,8 @@ pub(super) enum Heard {
     Words {
         is_cut: bool,
     },
+    /// It cannot go on.
+    Fault(Error),
 }
 
 /// How far an episode has come in its tokens.
@@ -82,6 +86,7 @@ impl<'s> Talk<'s> {
             Heard::Done => return Ok(()),
             Heard::Full => EnvironmentTally { truncated: 1, ..Default::default() },
             Heard::Words { is_cut } => EnvironmentTally { cut: is_cut.into(), ..Default::default() },
+            Heard::Fault(fault) => return self.fail(slot, Some(fault)),
         };
         self.player.episodes.events.tally.add(&tally);
         Ok(())
@@ -96,8 +101,31 @@ impl<'s> Talk<'s> {
         goes_on
     }
 
+    /// Takes the images of an environment's answer.
+    ///
+    /// Errors: `image-count` for more than an episode may have; those of reading and decoding them.
+    fn take_images(&mut self, slot: usize, images: Vec<Vec<u8>>) -> Result<Vec<Arc<RowImage>>> {
+        let Some(album) = &self.text.album else { return Ok(Vec::new()) };
+        let (section, episode) = (&self.player.episodes.section, &self.player.episodes.played[slot]);
+        let (count, most) = (episode.images.len() + images.len(), section.images_max as usize);
+        let place = format!("{}: episode {}", section.env, episode.start.index);
+        if count > most {
+            let message = format!("{place} has {count} images of tools, environment.images_max is {most}");
+            return Err(Error::new("image-count", message).hint("raise environment.images_max"));
+        }
+        let first = episode.images.len() + 1;
+        let numbered = images.into_iter().zip(first..);
+        numbered
+            .map(|(image, n)| album.take_answer(image, &format!("{place}: image {n} of its tools")))
+            .collect()
+    }
+
     /// Adds what an environment said to its episode, without counting it.
     pub(super) fn follow(&mut self, slot: usize, said: Said, tokens: &mut Vec<u32>) -> Result<Heard> {
+        let images = match self.take_images(slot, said.images) {
+            Ok(images) => images,
+            Err(fault) => return Ok(Heard::Fault(fault)),
+        };
         let TextPlayer { hosts, episodes, .. } = &mut *self.player;
         let (section, episode) = (&episodes.section, &mut episodes.played[slot]);
         let (num_turns, place) = (episode.turns.len(), &mut self.places[slot]);
@@ -112,8 +140,14 @@ impl<'s> Talk<'s> {
         let most = section.turn_tokens_max as usize;
         let glue = Glue { text: self.text, tools: &hosts.about().tools };
         let before = &episode.messages;
-        let after =
-            forgetting(|| after_turn(glue, before, &turn.response, &said.messages, &place.end, most))?;
+        let answer = Answer { messages: &said.messages, images: &images };
+        let after = forgetting(|| after_turn(glue, before, &turn.response, answer, &place.end, most));
+        let after = match after {
+            // It is the image that has no room, or that its tool's words have no place for.
+            Err(fault) if !images.is_empty() => return Ok(Heard::Fault(fault)),
+            after => after?,
+        };
+        episode.images.extend(images);
         let is_cut = after.is_cut || said.is_cut;
         episode.messages.push(Message::new("assistant", turn.response.clone()));
         episode.messages.extend_from_slice(&said.messages);

@@ -69,7 +69,13 @@ pub(super) fn play_text(
     let own = deal.own(group);
     let played = play_part(trainer, player, rewards, asked, &own);
     if group.is_alone() {
-        return played.map(|(played, counted)| Played { counted: Counted::sum([counted]), ..played });
+        let (mut played, counted) = played?;
+        // The images of answers are needed as long as the groups are trained.
+        let episodes = player.episodes.played.chunks(asked.group_size);
+        for (item, episodes) in played.items.iter_mut().zip(episodes) {
+            item.images.extend(episodes.iter().flat_map(|episode| episode.images.iter().cloned()));
+        }
+        return Ok(Played { counted: Counted::sum([counted]), ..played });
     }
     let played = played.map(|played| Part::of(trainer, player, played, &own, asked));
     let all = exchange(group, Kind::Episodes, played)?;
@@ -168,18 +174,19 @@ fn take(
         counted: CountedByAll::default(),
     };
     let (mut counted, version) = (Vec::with_capacity(all.len()), trainer.updates());
+    let images: Vec<_> = asked.starts.iter().map(|start| player.images_of_row(*start).to_vec()).collect();
     let samples = Samples::to_write(&mut trainer.sampler.samples);
     samples.clear();
     let episodes = &mut player.episodes;
     (episodes.events, episodes.played) = (Events::default(), Vec::with_capacity(asked.starts.len()));
     let groups = all.iter_mut().map(|part| std::mem::take(&mut part.groups)).collect();
-    for (start, group) in asked.starts.iter().zip(deal.in_order(groups, 1)) {
+    for ((start, group), images) in asked.starts.iter().zip(deal.in_order(groups, 1)).zip(images) {
         for episode in group.episodes {
             episode.sample.push_to(samples);
             let at = episodes.played.len();
             episodes.played.push(episode.played(*start, &group.first, at, version));
         }
-        whole.items.push(Item { ids: group.prompt, ..Item::default() });
+        whole.items.push(Item { ids: group.prompt, images, ..Item::default() });
     }
     let mut events = Vec::with_capacity(all.len());
     for part in all {
