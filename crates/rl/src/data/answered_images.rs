@@ -74,7 +74,9 @@ fn check_answers(item: &Item, placeholders: TokenRun, place: &str) -> Result<()>
     let learnt = if item.learnt.is_empty() { std::slice::from_ref(&whole) } else { &item.learnt };
     let mut learnt = learnt.iter().map(|of| &item.completion[of.start as usize..of.end as usize]);
     if learnt.any(has_image) || has_image(&item.rejected) {
-        return Err(Error::new("image-in-answer", format!("{place}: an answer to learn has an image")).hint(
+        // Rows of a file that was read as text have no place; who reads it says the row.
+        let at = if place.is_empty() { String::new() } else { format!("{place}: ") };
+        return Err(Error::new("image-in-answer", format!("{at}an answer to learn has an image")).hint(
             "models that see write text: leave the image out of the answer, or take the row out of the file",
         ));
     }
