@@ -1,6 +1,7 @@
 //! The command `bench`: rollout, training, whole step and exactness on work that peers can also do, as a share of this
 //! machine's own peak.
 
+mod adapters;
 pub mod calibrate;
 mod errors;
 mod hosts;
@@ -40,6 +41,7 @@ use plimsoll_train::Sequence;
 use serde_json::{Value, from_value, json};
 use std::time::Instant;
 
+pub use adapters::{adapters, words as adapters_words};
 pub use methods::{methods, words as methods_words};
 pub use peak::peak;
 pub use plimsoll_rollout::DrawnEnds;

@@ -223,6 +223,7 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     matmul_add: matmul::forward_add,
     add_bias: elementwise::add_bias,
     adapted: matmul::adapted,
+    adapted_slots: matmul::adapted_slots,
     adapt_down: matmul::adapt_down,
     merge: matmul::merge,
     rope: rope::forward,

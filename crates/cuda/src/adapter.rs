@@ -13,7 +13,7 @@ use super::{
     Arg, CudaDevice, Launch, adapted, adapted_codes, adapter_gradients, blocks, chain, count, matmul, memory,
 };
 use plimsoll_base::DType;
-use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix, MatrixLayout};
+use plimsoll_device::{AdaptBackward, Adapted, Adapter, AdapterSlots, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -52,7 +52,29 @@ pub(crate) fn forward(
         Some(resid) => matmul::forward_add(dev, x, w, resid, out),
         None => matmul::forward(dev, x, w, bias, out, false),
     }
-    up(dev, u, adapter, out);
+    dev.join_fork();
+    up(dev, u, adapter, out, Chosen::All);
+}
+
+/// The rows that a product is computed for.
+#[derive(Clone, Copy)]
+pub(super) enum Chosen<'a> {
+    All,
+    /// Those of a slot.
+    Slot(AdapterSlots<'a>, usize),
+    /// Those of a slot, with its factor in place of the product's.
+    Scaled(AdapterSlots<'a>, usize),
+}
+
+impl Chosen<'_> {
+    /// Returns the arguments `OF_SLOT` of kernels.
+    pub(super) fn args(&self, dev: &CudaDevice) -> [Arg; 3] {
+        match *self {
+            Chosen::All => [Arg::Ptr(0), Arg::Ptr(0), count(0)],
+            Chosen::Slot(slots, slot) => [dev.arg(slots.of_row), Arg::Ptr(0), count(slot)],
+            Chosen::Scaled(slots, slot) => [dev.arg(slots.of_row), dev.arg(slots.scales), count(slot)],
+        }
+    }
 }
 
 /// Computes dx = dy W + du A.
@@ -82,27 +104,33 @@ pub(crate) fn down(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_
 
 /// Computes u in parallel to the operations that follow, until `up`: they may not write `x`.
 fn beside(dev: &CudaDevice, x: Buf<'_>, adapter: Adapter<'_>, u: Buf<'_>) {
+    dev.fork(|| down_of(dev, x, &adapter, u, Chosen::All));
+}
+
+/// Computes u of the chosen rows.
+pub(super) fn down_of(dev: &CudaDevice, x: Buf<'_>, adapter: &Adapter<'_>, u: Buf<'_>, chosen: Chosen<'_>) {
     let (a, m) = (adapter.a, rows(x, adapter.a.k));
     if m == 0 {
         return;
     }
     if !by_library(dev, &[x, a.buf], &[a.k]) {
         let (x, to) = (Columns::whole(x, a.k), Columns::whole(u, a.n));
-        return sgemm::forward_columns(dev, m, x, a, None, to, Sum { scale: adapter.scale, add: false });
+        let sum = Sum { scale: adapter.scale, add: false };
+        return sgemm::forward_rows(dev, m, x, a, None, to, sum, chosen);
     }
     let (kernel, rows) = if m < MANY_ROWS { ("adapter_down_few", 16) } else { ("adapter_down_many", 32) };
     let grid = [a.n.div_ceil(DOWN_COLS) as u32, m.div_ceil(rows) as u32, 1];
     let sizes = [m, a.n, a.k].map(count);
-    let args = [&[x, a.buf, u].map(|buf| dev.arg(buf))[..], &sizes, &[Arg::F32(adapter.scale)]].concat();
-    dev.fork(|| dev.launch("adapter", kernel, Launch { grid, block: 512, shared: 0 }, &args));
+    let buffers = [x, a.buf, u].map(|buf| dev.arg(buf));
+    let args = [&buffers[..], &sizes, &[Arg::F32(adapter.scale)], &chosen.args(dev)].concat();
+    dev.launch("adapter", kernel, Launch { grid, block: 512, shared: 0 }, &args);
 }
 
 /// Adds u_i B_i^T to the outputs of each block. `u`: [M, S r] e; `out`: [M, N] e or f32.
-fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
+pub(super) fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>, chosen: Chosen<'_>) {
     let (sr, r) = (adapter.a.n, adapter.rank());
     let m = rows(u, sr);
     let width = check(&adapter, m, u, out);
-    dev.join_fork();
     if m == 0 {
         return;
     }
@@ -113,7 +141,8 @@ fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     if !is_few || !whole || !by_library(dev, &[u], &[sr, r, width]) {
         for (i, block) in adapter.blocks() {
             let (from, to) = (Columns::of(u, sr, i * r), Columns::of(out, width, block.first));
-            sgemm::forward_columns(dev, m, from, block.b, None, to, Sum { scale: 1.0, add: true });
+            let sum = Sum { scale: 1.0, add: true };
+            sgemm::forward_rows(dev, m, from, block.b, None, to, sum, chosen);
         }
         return;
     }
@@ -121,6 +150,7 @@ fn up(dev: &CudaDevice, u: Buf<'_>, adapter: Adapter<'_>, out: Buf<'_>) {
     let mut args = vec![dev.arg(u), count(sr)];
     args.extend(of_blocks);
     args.extend(args![dev, out, width, m, r]);
+    args.extend(chosen.args(dev));
     let kernel = if out.dtype() == DType::F32 { "adapter_up_float" } else { "adapter_up_bf16" };
     dev.launch("adapter", kernel, tile_grid(tiles, m), &args);
 }
@@ -249,7 +279,7 @@ fn begin_sum(dev: &CudaDevice, grad: Matrix<'_>, add: bool) {
 }
 
 /// Checks u and the blocks against the layer's outputs (or their gradients); returns N, or 0 without rows.
-fn check(adapter: &Adapter<'_>, m: usize, u: Buf<'_>, out: Buf<'_>) -> usize {
+pub(super) fn check(adapter: &Adapter<'_>, m: usize, u: Buf<'_>, out: Buf<'_>) -> usize {
     let a = adapter.a;
     assert_eq!((u.len(), a.layout), (m * a.n, MatrixLayout::Rows), "u of [{m}, {}]", a.n);
     adapter.check(m, out)

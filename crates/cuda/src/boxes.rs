@@ -27,18 +27,41 @@ pub(super) fn tensor_map(
     width: usize,
     box_rows: usize,
 ) -> TensorMap {
+    describe(dev, address, [width as u64, rows as u64], &[width as u64 * 2], &[STEP as u32, box_rows as u32])
+}
+
+/// Describes `count` matrices of `rows` rows of `width` bf16, `apart` bytes from one to the next, in boxes as above.
+pub(super) fn tensor_maps(
+    dev: &CudaDevice,
+    (address, apart, count): (u64, u64, usize),
+    rows: usize,
+    width: usize,
+    box_rows: usize,
+) -> TensorMap {
+    let dims = [width as u64, rows as u64, count as u64];
+    describe(dev, address, dims, &[width as u64 * 2, apart], &[STEP as u32, box_rows as u32, 1])
+}
+
+/// `strides`: bytes between neighbours of each dimension but the first.
+fn describe<const D: usize>(
+    dev: &CudaDevice,
+    address: u64,
+    dims: [u64; D],
+    strides: &[u64],
+    boxes: &[u32; D],
+) -> TensorMap {
+    assert_eq!(strides.len() + 1, D, "a stride for each dimension but the first");
     let mut map = sys::CUtensorMap { opaque: [0; 16] };
-    let (dims, stride) = ([width as u64, rows as u64], width as u64 * 2);
-    let (boxes, steps) = ([STEP as u32, box_rows as u32], [1u32, 1]);
-    // SAFETY: all pointers are to values of two dimensions, alive during the call, which only writes `map`.
+    let steps = [1u32; D];
+    // SAFETY: all pointers are to values of D dimensions, alive during the call, which only writes `map`.
     let status = unsafe {
         sys::cuTensorMapEncodeTiled(
             &mut map,
             sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            2,
+            D as u32,
             address as *mut c_void,
             dims.as_ptr(),
-            &stride,
+            strides.as_ptr(),
             boxes.as_ptr(),
             steps.as_ptr(),
             sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -48,7 +71,7 @@ pub(super) fn tensor_map(
         )
     };
     if let Err(err) = status.result() {
-        dev.fail(driver::failed(&format!("describing a matrix [{rows}, {width}]"), err));
+        dev.fail(driver::failed(&format!("describing a matrix {dims:?}"), err));
     }
     TensorMap(map.opaque)
 }

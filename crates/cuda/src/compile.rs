@@ -36,7 +36,8 @@ pub const SOURCES: &[Source] = sources![
     "adapted_dx" with "hopper.cuh" "ring.cuh" "adapted.cuh" "adapted_wide.cuh",
     "adapted_few" with "hopper.cuh" "ring.cuh" "adapted.cuh",
     "adapted_float" with "hopper.cuh" "ring.cuh" "adapted.cuh" "adapted_wide.cuh",
-    "adapter",
+    "adapted_slots" with "hopper.cuh" "ring.cuh" "adapted.cuh",
+    "adapter" with "slots.cuh",
     "adapter_gradients" with "adapter_gradients.cuh",
     "adapter_gradients_hopper" with "hopper.cuh" "ring.cuh" "adapter_gradients.cuh",
     "attention" with "attention_tile.cuh" "attention_join.cuh" "hopper.cuh" "attention_hopper.cuh",
@@ -83,7 +84,7 @@ pub const SOURCES: &[Source] = sources![
     "rotation_eights" with "rotation_position.cuh" "rotation.cuh",
     "rows" with "gate.cuh",
     "sampler",
-    "sgemm",
+    "sgemm" with "slots.cuh",
     "tower" with "gate.cuh",
 ];
 

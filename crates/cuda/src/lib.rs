@@ -72,6 +72,7 @@ mod rows;
 mod sample;
 mod sgemm;
 mod side;
+mod slots;
 mod tower;
 mod trade;
 mod transfer;

@@ -9,7 +9,7 @@ use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, columns, delta,
     delta_rows, driver, experts, experts_adapter, experts_bias, experts_codes, head, head_divergence,
     head_gates, head_listed, heads, matmul, memory, muon, optimizer, pipeline, rotation, route, rows, sample,
-    tower, transfer,
+    slots, tower, transfer,
 };
 use plimsoll_arch::{AttentionSpec, ModelSpec};
 use plimsoll_base::{DType, Phase, PhaseSet, Result, slugs};
@@ -231,6 +231,7 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
     matmul_add: matmul::forward_add,
     add_bias: rows::add_bias,
     adapted: adapter::forward,
+    adapted_slots: slots::forward,
     adapt_down: adapter::down,
     merge: adapter::merge,
     rope: rotation::forward,

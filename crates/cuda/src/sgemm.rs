@@ -2,6 +2,7 @@
 //!
 //! An element is one chain of additions, ascending in the summed index: bits of a row depend on nothing else.
 
+use super::adapter::Chosen;
 use super::{CudaDevice, Launch};
 use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout};
@@ -98,12 +99,28 @@ pub(crate) fn forward_columns(
     out: Columns<'_>,
     sum: Sum,
 ) {
+    forward_rows(dev, m, x, w, bias, out, sum, Chosen::All);
+}
+
+/// Computes the product of `forward_columns` for the chosen rows.
+#[allow(clippy::too_many_arguments)] // A product's operands, and which of its rows there are.
+pub(crate) fn forward_rows(
+    dev: &CudaDevice,
+    m: usize,
+    x: Columns<'_>,
+    w: Matrix<'_>,
+    bias: Option<Buf<'_>>,
+    out: Columns<'_>,
+    sum: Sum,
+    chosen: Chosen<'_>,
+) {
     check_inputs(x, w, out);
     x.check(m, w.k);
     out.check(m, w.n);
     let e = x.buf.dtype();
     assert!(bias.is_none_or(|b| b.len() == w.n && b.dtype() == e), "a bias of N = {} elements", w.n);
     let args = args![dev, x.buf, x.stride, w.buf, bias, out.buf, out.stride, m, w.n, w.k, sum.scale, sum.add];
+    let args = [&args[..], &chosen.args(dev)].concat();
     dev.launch("sgemm", typed!("forward", x.buf, out.buf), tiles(e, m, w.n), &args);
 }
 

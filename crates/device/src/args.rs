@@ -396,6 +396,62 @@ impl<'a> Adapter<'a> {
     }
 }
 
+/// Maximum slots of adapters that rows choose from: kernels have a bit for each.
+pub const ADAPTER_SLOTS_MAX: usize = 64;
+
+/// Adapters of one shape, of which each row has one or none: those of slot s are `stride` elements after slot 0's times
+/// s. Slots without an adapter hold zeros; every value is finite.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterSlots<'a> {
+    /// [C, stride] e: all slots, which hold every A and B of slot 0 that operations name.
+    pub all: Buf<'a>,
+    pub stride: usize,
+    /// [M] u32: the slot of each row; C or above: none.
+    pub of_row: Buf<'a>,
+    /// [C] f32: factor of a slot's B (A x), in the place of the adapter's own.
+    pub scales: Buf<'a>,
+    /// The most slots among the 64 rows from any multiple of 64 on. While passes run, nothing writes `of_row`.
+    pub most: usize,
+}
+
+/// Rows over which `AdapterSlots::most` counts.
+pub const SLOT_ROWS: usize = 64;
+
+/// Returns `AdapterSlots::most` of rows with these slots.
+pub fn most_slots(of_row: &[u32]) -> usize {
+    let among = |rows: &[u32]| {
+        let slots = rows.iter().filter(|slot| **slot < ADAPTER_SLOTS_MAX as u32);
+        slots.fold(0u64, |all, slot| all | 1 << slot).count_ones() as usize
+    };
+    of_row.chunks(SLOT_ROWS).map(among).max().unwrap_or(0)
+}
+
+impl<'a> AdapterSlots<'a> {
+    /// Returns C.
+    pub fn count(&self) -> usize {
+        self.scales.len()
+    }
+
+    /// Returns the adapter of a slot, from that of slot 0; the factor is as it was.
+    pub fn adapter(&self, first: Adapter<'a>, slot: usize) -> Adapter<'a> {
+        let own = |matrix: Matrix<'a>| {
+            let start = (matrix.buf.offset() - self.all.offset()) / self.all.dtype().bytes();
+            let buf = self.all.slice(start as usize + slot * self.stride, matrix.buf.len());
+            Matrix { buf, ..matrix }
+        };
+        let blocks = first.blocks.map(|of| of.map(|of| AdapterBlock { b: own(of.b), ..of }));
+        Adapter { a: own(first.a), blocks, ..first }
+    }
+
+    /// Checks that it has whole slots, and rows as many as `m`.
+    pub fn check(&self, m: usize) {
+        let count = self.count();
+        assert!((1..=ADAPTER_SLOTS_MAX).contains(&count), "{count} slots");
+        assert_eq!(self.all.len(), count * self.stride, "{count} slots of {}", self.stride);
+        assert_eq!(self.of_row.len(), m, "a slot a row");
+    }
+}
+
 /// A linear layer y = x W^T + bias, and the adapters that add to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Adapted<'a> {

@@ -4,13 +4,14 @@ use crate::claims::{Access, Claim, Each, Operand, Uses};
 use crate::nf4;
 use crate::pieces::portions;
 use crate::{
-    Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, Arrange,
-    AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs, DeltaInputsBackward,
-    DeltaRule, DeltaRuleBackward, Descent, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward,
-    GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut,
-    HeadProducts, HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedTokens, Logits, Matrix, MatrixLayout,
-    Momentum, MoveColumns, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, QkNorm, RopeBackward,
-    Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, SinkBackward, Slots, Transfer,
+    Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterSlots,
+    Arrange, AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs,
+    DeltaInputsBackward, DeltaRule, DeltaRuleBackward, Descent, ExpertBiasBackward, Experts, ExpertsAdapter,
+    ExpertsBackward, GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence,
+    HeadOut, HeadProducts, HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedTokens, Logits, Matrix,
+    MatrixLayout, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun, QkNorm,
+    RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores, SinkBackward, Slots,
+    Transfer,
 };
 use plimsoll_arch::{Gate, Gelu};
 use plimsoll_base::Encoding;
@@ -113,6 +114,11 @@ operations! {
     fn adapted(
         x: Read Buf<'a>, of: Read Adapted<'a>, resid: Read Option<Buf<'a>>, u: Write Buf<'a>, out: Write Buf<'a>
     ) = Adapted, in_place(resid => out);
+    /// A linear layer as `adapted`, of which each row has the adapter of its slot, or none: then its u is not written.
+    fn adapted_slots(
+        x: Read Buf<'a>, of: Read Adapted<'a>, slots: Read AdapterSlots<'a>, resid: Read Option<Buf<'a>>,
+        u: WriteAny Buf<'a>, out: Write Buf<'a>
+    ) = AdaptedSlots, in_place(resid => out);
     /// Computes u of `adapted` alone.
     fn adapt_down(x: Read Buf<'a>, adapter: Read Adapter<'a>, u: Write Buf<'a>) = AdaptDown;
     /// out = w + scale B_i A_i in each block, w elsewhere: one f32 chain, rounded once. `w`, `out`: [N, K].

@@ -3,14 +3,14 @@
 use crate::claims::{Access, Each, Operand};
 use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterBlock,
-    Arrange, AttentionBackward, Axes, Balance, Batch, Blocks, Coded, Codes, ColumnOrder, Columns, DeltaHeads,
-    DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights, Descent,
-    DivergenceBackward, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward, GateHeadsBackward,
-    GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut, HeadPart, HeadProducts,
-    HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedBackward, ListedTokens, Logits, Matrix,
-    MatrixLayout, Measure, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward, NormGrads, OwnedRun,
-    Places, QkNorm, QkNormBackward, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Sample,
-    Sampling, Scores, Sigmoid, SinkBackward, Slots,
+    AdapterSlots, Arrange, AttentionBackward, Axes, Balance, Batch, Blocks, Coded, Codes, ColumnOrder,
+    Columns, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights,
+    Descent, DivergenceBackward, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward,
+    GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut,
+    HeadPart, HeadProducts, HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedBackward, ListedTokens,
+    Logits, Matrix, MatrixLayout, Measure, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward,
+    NormGrads, OwnedRun, Places, QkNorm, QkNormBackward, RopeBackward, Rotation, RouteBackward, Routes,
+    Routing, RowsOf, Sample, Sampling, Scores, Sigmoid, SinkBackward, Slots,
 };
 use plimsoll_arch::{Gate, Gelu, QkNorms, RopeAxes};
 use plimsoll_base::Encoding;
@@ -65,6 +65,7 @@ operands! {
     }
     AdapterBlock { b: whole, first: Read }
     Adapter { a: whole, blocks: whole, scale: Read }
+    AdapterSlots { all: Read, stride: Read, of_row: Read, scales: Read, most: Read }
     AdaptBackward { x: Read, u: Read, dy: Read, du: Read, pack: WriteAny, grads: Write, add: Read }
     ExpertsAdapter { a: whole, blocks: whole, n: Read, scale: Read }
     AdaptExpertsBackward {

@@ -11,7 +11,9 @@ impl Op<'_> {
         match *self {
             Op::Matmul { x, w, .. } | Op::MatmulAdd { x, w, .. } => of(x, w.n, w.k),
             Op::Gated { x, w, .. } | Op::Head { x, w, .. } => of(x, w.n, w.k),
-            Op::Adapted { x, of: layer, .. } => of(x, layer.w.n, layer.w.k),
+            Op::Adapted { x, of: layer, .. } | Op::AdaptedSlots { x, of: layer, .. } => {
+                of(x, layer.w.n, layer.w.k)
+            }
             Op::Sample { args } => of(args.x, args.w.n, args.w.k),
             Op::MatmulDx { dy, w, .. } => Some([dy.len() / w.n, w.n, w.k]),
             Op::MatmulDw { dy, grad, .. } => Some([dy.len() / grad.n, grad.n, grad.k]),

@@ -10,8 +10,8 @@ use plimsoll_device::{Device, ListedTokens};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, AdaptersFrom, Decoder, Merged, ParamTable, Params, Pass, head, head_top, layers,
-    load, load_adapters, rope, teacher_rows, values,
+    Activations, Adapters, AdaptersFrom, Decoder, Merged, ParamTable, Params, Pass, SlotTable, head,
+    head_top, layers, load, load_adapters, rope, teacher_rows, values,
 };
 use plimsoll_plan::{PerRole, RoleName, RoleShape, WeightsAre};
 use plimsoll_train::{Packer, Sequence, Share};
@@ -176,11 +176,16 @@ impl<'a> BoundModel<'a> {
         BoundModel { adapters: bind_adapters(&self.shape, resident), ..self }
     }
 
-    /// Reads or makes the adapters, if it has any.
+    /// Reads or makes the adapters, if it has any; slots are empty.
     ///
     /// Errors: those of reading.
     pub fn load_adapters(&self, dev: &dyn Device, from: AdaptersFrom<'_>, staging: Bytes) -> Result<()> {
         if let Some((table, adapters)) = &self.adapters {
+            if let Some(slots) = adapters.slots {
+                dev.zero(slots.all);
+                dev.zero(slots.scales);
+                return Ok(());
+            }
             load_adapters(dev, table, self.layout(), &[adapters.all], from, staging)?;
         }
         self.merge(dev);
@@ -265,7 +270,14 @@ impl<'a> BoundModel<'a> {
 /// Resolves the handles of a role's adapters, if it has any.
 fn bind_adapters<'a>(shape: &RoleShape, resident: Resident<'a>) -> Option<(ParamTable, Adapters<'a>)> {
     let (lora, table) = shape.lora.zip(shape.adapters())?;
-    let all = resident.buf(&format!("{}.adapters", shape.name.name()));
-    let of = Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
+    let region = |what: &str| resident.buf(&format!("{}.{what}", shape.name.name()));
+    let bind = |all| Adapters::bind(&shape.spec, &table, shape.weights, lora.shape, lora.scale, all);
+    let of = if lora.slots > 0 {
+        let stride = SlotTable::stride_of(&table) as usize;
+        let slots = SlotTable { all: region("adapters"), stride, scales: region("adapter_scales") };
+        bind(slots.slot(&table, 0)).with_slots(slots)
+    } else {
+        bind(region("adapters"))
+    };
     Some((Rc::unwrap_or_clone(table), of))
 }

@@ -33,6 +33,7 @@ pub mod sampler;
 pub mod serve;
 mod served_images;
 pub mod sets;
+pub mod side_adapters;
 pub mod sight;
 pub mod teacher_prompt;
 pub mod teacher_text;

@@ -74,6 +74,7 @@ pub fn sample_with_adapter(run: &mut SamplerSpec, model: &OpenModel) {
             adapter: None,
             of_critic: false,
             merge: Auto::Value(false),
+            slots: 0,
         }
     });
 }
@@ -112,7 +113,7 @@ pub fn reward_adapters(run: &SamplerSpec, others: &PerRole<OpenModel>) -> PerRol
         let config = &other.adapter.as_ref()?.config;
         let AdapterConfig { alpha, rslora, .. } = *config;
         let (shape, scale, quantize) = (config.shape(), config.scale() as f32, base_quantize(run, other));
-        Some(Lora { shape, scale, alpha, rslora, merge: false, quantize, tower: None })
+        Some(Lora { shape, scale, alpha, rslora, merge: false, quantize, tower: None, slots: 0 })
     };
     others.rewards().fold(PerRole::none(), |all, (role, other)| all.with(role, of(other)))
 }

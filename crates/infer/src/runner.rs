@@ -5,6 +5,7 @@ use crate::grading::GradedRequest;
 use crate::models::open_model;
 use crate::responder::{Graded, Responder};
 use crate::sampler::Sampler;
+use crate::side_adapters::SideAdapters;
 use crate::text::{TextModel, text_model};
 use plimsoll_base::Result;
 use plimsoll_config::VerbFile;
@@ -69,6 +70,13 @@ impl<'a> Runner<'a> {
         Ok(Runner { sampler, models, packer })
     }
 
+    /// Reads adapters into the slots of the model that is sampled.
+    ///
+    /// Errors: those of `SideAdapters::load`.
+    pub fn load_slots(&self, adapters: &SideAdapters) -> Result<()> {
+        adapters.load(self.sampler.dev, &self.models[0], self.sampler.loading.staging)
+    }
+
     /// Runs every shape of sampling once, as `Sampler::rehearse`.
     pub fn rehearse(&mut self, samplings: &[Sampling]) -> Result<()> {
         self.sampler.rehearse(&self.models[0], samplings)
@@ -77,6 +85,21 @@ impl<'a> Runner<'a> {
     /// Calls `body` with the engine's live form, as `Sampler::live`.
     pub fn live<T>(&mut self, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         self.sampler.live(&self.models[0], body)
+    }
+
+    /// Calls `body` with the engine's live form of the model with one slot's adapter in all rows, with a factor.
+    pub fn live_of_slot<T>(
+        &mut self,
+        (slot, scale): (usize, f32),
+        body: impl FnOnce(Live<'_, 'a, '_>) -> T,
+    ) -> T {
+        let decoder = self.models[0].of_slot(slot, scale);
+        self.sampler.live_of(&decoder, body)
+    }
+
+    /// Returns the model that is sampled.
+    pub fn model(&self) -> &BoundModel<'a> {
+        &self.models[0]
     }
 
     /// Calls `body` as `Sampler::live_of_images` does, in a plan with images.

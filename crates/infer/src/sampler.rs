@@ -13,7 +13,7 @@ use plimsoll_config::Rollout;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::Head;
 use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
-use plimsoll_model::{Activations, Mode, SeenImages};
+use plimsoll_model::{Activations, Decoder, Mode, SeenImages};
 use plimsoll_plan::RunShape;
 use plimsoll_rollout::{
     DrawnEnds, Engine, Live, Model, Request, RolloutStats, Samples, SoFar, StopCondition,
@@ -42,20 +42,24 @@ impl<'a> Sampler<'a> {
     /// Takes the arena. What a model's files do not hold is drawn from `seed`.
     pub fn new(dev: &'a dyn Device, arena: &'a mut Arena, shape: &'a RunShape, seed: u64) -> Sampler<'a> {
         let (resident, overlay) = arena.split();
-        let engine = shape.engine;
+        let limits = shape.engine;
+        let mut engine = Engine::new(limits, shape.on_full);
+        if shape.lora.is_some_and(|lora| lora.slots > 0) {
+            engine.take_adapters();
+        }
         Sampler {
             dev,
             shape,
             samples: Arc::new(Samples::with_turns(
-                engine.samples,
-                engine.new_tokens,
+                limits.samples,
+                limits.new_tokens,
                 shape.episodes.turns_max,
             )),
             resident,
             overlay,
             loading: Loading { seed, staging: shape.host.staging },
             images: None,
-            engine: Engine::new(engine, shape.on_full),
+            engine,
         }
     }
 
@@ -134,8 +138,13 @@ impl<'a> Sampler<'a> {
 
     /// Calls `body` with the engine's live form: phase Rollout, until it returns.
     pub fn live<T>(&mut self, of: &BoundModel<'a>, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
+        self.live_of(of.decoder(), body)
+    }
+
+    /// Calls `body` as `live` does, with another decoder over the model's regions.
+    pub fn live_of<T>(&mut self, decoder: &Decoder<'a>, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         let (_phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
-        let model = Model { dev: self.dev, decoder: of.decoder(), acts, sight: None };
+        let model = Model { dev: self.dev, decoder, acts, sight: None };
         body(Live::new(model, &mut self.engine, Samples::to_write(&mut self.samples)))
     }
 

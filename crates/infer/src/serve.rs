@@ -11,6 +11,7 @@ use crate::models::sample_with_adapter;
 use crate::runner::{Runner, open, open_verb};
 use crate::sampler::sampling;
 use crate::served_images::served_images;
+use crate::side_adapters::{NamedAdapter, SideAdapters};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{RunSpec, VerbFile};
 use plimsoll_device::Sampling;
@@ -32,6 +33,8 @@ const TRUNCATED: f64 = 0.5;
 pub struct Serving<'s> {
     /// Names of the model for clients.
     pub names: Vec<String>,
+    /// Adapters of the model that requests may name.
+    pub adapters: Vec<NamedAdapter>,
     /// True if the length of responses follows from the model.
     pub is_length_open: bool,
     pub queue: usize,
@@ -53,7 +56,8 @@ pub struct Serving<'s> {
 /// Errors: those of opening and planning, of `listen`, and of the device.
 pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     let (model, mut text) = open_verb(verb)?;
-    let run = run_of(verb, &model, serving.is_length_open)?;
+    let adapters = SideAdapters::open(&serving.adapters, &model)?;
+    let run = run_of(verb, &model, &adapters, serving.is_length_open)?;
     let slots = run.rollout.prompts_per_step as usize;
     let prompt_tokens = run.data.prompt_tokens_max.expect("it was filled in") as usize;
     let mut facts = verb_facts(&run, &model, prompt_tokens, 0);
@@ -74,6 +78,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     let sources = Sources::one(&model).with_images(&text);
     let mut runner = Runner::new(&*dev, &mut arena, &report.shape, sources, verb.seed)?;
     let usual = sampling(&verb.rollout, verb.seed);
+    runner.load_slots(&adapters)?;
     runner
         .rehearse(&[Sampling { temperature: 0.0, ..usual }, Sampling { top_p: TRUNCATED as f32, ..usual }])?;
     let texts = Texts {
@@ -87,6 +92,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     };
     let settings = Settings {
         names: serving.names,
+        adapters: adapters.names.clone(),
         sampling: usual,
         stop: verb.rollout.stop.clone(),
         keep_stop: verb.rollout.keep_stop,
@@ -103,7 +109,12 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
 }
 
 /// Returns the run that is planned: as many prompts as responses run at one time, each with the longest prompt.
-fn run_of(verb: &VerbFile, model: &OpenModel, is_length_open: bool) -> Result<RunSpec> {
+fn run_of(
+    verb: &VerbFile,
+    model: &OpenModel,
+    adapters: &SideAdapters,
+    is_length_open: bool,
+) -> Result<RunSpec> {
     let mut run = RunSpec::sampling(verb);
     let usual = devices::row_of(&run, &Limits::default()).slots;
     let slots = run.rollout.sequences_max.value().map_or(usual, |slots| slots.max(1));
@@ -121,6 +132,7 @@ fn run_of(verb: &VerbFile, model: &OpenModel, is_length_open: bool) -> Result<Ru
     run.data.prompt_tokens_max = Some(prompt_tokens);
     check_blocks(&run, model, &PerRole::none())?;
     sample_with_adapter(&mut run, model);
+    run.lora = adapters.lora().or(run.lora.take());
     keep_within_positions(&mut run, model, prompt_tokens as usize)?;
     Ok(run)
 }

@@ -50,7 +50,11 @@ impl LayerPass<'_, '_, '_> {
                 let u = self.bufs.u.get(site).expect("a pass with adapters has their u");
                 // A layer may have fewer of the product's linear layers than others.
                 let u = u.slice(0, self.pass.rows * adapter.a.n);
-                dev.adapted(x, w.adapted(site, bias, adapter), resid, u, out);
+                let adapted = w.adapted(site, bias, adapter);
+                match w.adapters.slots.zip(self.pass.slot_rows) {
+                    Some((slots, rows)) => dev.adapted_slots(x, adapted, slots.of_rows(rows), resid, u, out),
+                    None => dev.adapted(x, adapted, resid, u, out),
+                }
             }
             (None, resid) => match (w.codes(site), resid) {
                 (Some(codes), _) => dev.matmul_codes(x, codes, w.at(site), bias, resid, out),

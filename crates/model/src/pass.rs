@@ -3,13 +3,14 @@
 use crate::activations::Activations;
 use crate::activations::bufs::HeadBufs;
 use crate::activations::taught::TeacherHead;
+use crate::adapters::SlotRows;
 use crate::cache_index::{CacheIndex, Place};
 use crate::images::Images;
 use crate::parts::delta::places::{PLACE_FIELDS, push_any};
 use crate::parts::experts::load::ExpertLoad;
 use plimsoll_arch::{CACHES, Cache};
 use plimsoll_device::{
-    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, ListedTokens, NO_PARENT, NO_STATE, SEGMENT_FIELDS,
+    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, ListedTokens, NO_PARENT, NO_STATE, SEGMENT_FIELDS, most_slots,
 };
 use plimsoll_memory::Buf;
 
@@ -20,6 +21,8 @@ use plimsoll_memory::Buf;
 pub struct PassIndex {
     pub ids: Vec<u32>,
     pub positions: Vec<u32>,
+    /// [M] slots of adapters, or `NO_SLOT`, where rows choose among several; else empty.
+    pub adapters: Vec<u32>,
     /// [M, 3] places (time, height, width), where images may be among the rows; else empty.
     pub places: Vec<u32>,
     /// [S, 5], see `plimsoll_device::Batch`.
@@ -59,6 +62,7 @@ impl PassIndex {
         let own = [
             &mut self.ids,
             &mut self.positions,
+            &mut self.adapters,
             &mut self.places,
             &mut self.segments,
             &mut self.head_rows,
@@ -146,6 +150,8 @@ pub struct Pass<'p> {
     pub(crate) teacher: Option<TeacherHead<'p>>,
     /// Its images, if rows of it are vectors or come after them.
     pub(crate) images: Option<Images<'p>>,
+    /// The slot of each row, where rows choose among several adapters.
+    pub(crate) slot_rows: Option<SlotRows<'p>>,
 }
 
 impl<'p> Pass<'p> {
@@ -179,7 +185,20 @@ impl<'p> Pass<'p> {
             of.at.upload(dev, ring, |slots, tables| Batch { slots, tables, ..batch })
         });
         let ids = acts.ids.slice(0, rows);
-        Pass { acts, batch, ids, copies, window, rows, head_rows, balance: 0.0, teacher: None, images: None }
+        let slot_rows = acts.adapt.rows.map(|slots| upload_slots(dev, slots, index));
+        Pass {
+            acts,
+            batch,
+            ids,
+            copies,
+            window,
+            rows,
+            head_rows,
+            balance: 0.0,
+            teacher: None,
+            images: None,
+            slot_rows,
+        }
     }
 
     /// Returns the number of its rows.
@@ -260,4 +279,16 @@ impl<'p> Pass<'p> {
             HeadBufs::Values(_) => panic!("this pass ends in values"),
         }
     }
+}
+
+/// Uploads the slot of each row; a pass that names none has the first adapter in all rows.
+fn upload_slots<'p>(dev: &dyn Device, slots: Buf<'p>, index: &PassIndex) -> SlotRows<'p> {
+    let of_row = slots.slice(0, index.ids.len());
+    if index.adapters.is_empty() {
+        dev.zero(of_row);
+        return SlotRows { of_row, most: 1 };
+    }
+    assert_eq!(index.adapters.len(), index.ids.len(), "a slot a row");
+    dev.write_u32(of_row, 0, &index.adapters);
+    SlotRows { of_row, most: most_slots(&index.adapters) }
 }

@@ -17,6 +17,8 @@ pub struct Lora {
     pub quantize: Option<Quantization>,
     /// The tower that has adapters too, after those of the text.
     pub tower: Option<TowerSpec>,
+    /// Adapters side by side, of which each response has one or none; 0 for one that all have.
+    pub slots: u32,
 }
 
 /// An adapter that a critic trains together with its head.
@@ -59,7 +61,7 @@ pub(crate) fn merges(run: &RunSpec) -> Vec<bool> {
 
 /// Returns the plan's view of a run file's adapters of a model.
 fn lora(spec: &LoraSpec, model: &ModelSpec, merge: bool) -> Lora {
-    let LoraSpec { rank, targets, alpha, rslora, quantize, .. } = *spec;
+    let LoraSpec { rank, targets, alpha, rslora, quantize, slots, .. } = *spec;
     let shape = LoraShape { rank, targets: targets.of_model(model) };
-    Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize, tower: None }
+    Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize, tower: None, slots }
 }

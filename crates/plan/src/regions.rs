@@ -12,7 +12,7 @@ use plimsoll_config::{Auto, Exchange};
 use plimsoll_device::{PORTION_BYTES, ScratchLimits};
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
-use plimsoll_model::{Mode, PassLimits, adapters_layout, rope};
+use plimsoll_model::{Mode, PassLimits, adapters_layout, rope, slots_layout};
 use plimsoll_rollout::{Engine, Lengths, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
@@ -104,6 +104,9 @@ impl RunShape {
                 layout.extend(adapters_layout(
                     &self.spec, weights, target, mode, limits, lora.shape, lora.merge,
                 )?);
+                if lora.slots > 0 {
+                    layout.extend(slots_layout(mode, limits.rows, target.pool)?);
+                }
             }
         }
         layout.extend(self.image_regions()?);
@@ -419,6 +422,13 @@ impl RunShape {
         row("rl.kept", "rl", Place::Heap, self.kept_bytes());
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
         row("serve.clients", "serve", Place::Heap, host.clients.0);
+        let has_slots = self.lora.is_some_and(|lora| lora.slots > 0);
+        row(
+            "rollout.adapters",
+            "rollout",
+            Place::Heap,
+            if has_slots { Engine::adapter_bytes(&self.engine) } else { 0 },
+        );
         row("files.staging", "files", Place::Heap, host.staging.0);
         process_rows_of(layout, host.image, self.target.threads);
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);

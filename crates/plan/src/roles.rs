@@ -13,7 +13,8 @@ use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_files::{Head, is_written_whole};
 use plimsoll_memory::Layout;
 use plimsoll_model::{
-    Coding, Mode, ParamTable, PassLimits, Target, activations_layout, adapters_layout, rope, streamed_layout,
+    Coding, Mode, ParamTable, PassLimits, SlotTable, Target, activations_layout, adapters_layout, rope,
+    streamed_layout,
 };
 use plimsoll_train::{
     Cut, Heads, LandingShape, OptimizerDType, Packing, Share, Spread, StateDTypes, Summing, landing_layout,
@@ -238,7 +239,13 @@ impl RoleShape {
             }
         }
         if let Some(adapters) = self.adapters() {
-            resident(&mut layout, "adapters", adapters.elements, self.weights)?;
+            let slots = self.lora.map_or(0, |lora| u64::from(lora.slots));
+            if slots > 0 {
+                resident(&mut layout, "adapters", slots * SlotTable::stride_of(&adapters), self.weights)?;
+                resident(&mut layout, "adapter_scales", slots, DType::F32)?;
+            } else {
+                resident(&mut layout, "adapters", adapters.elements, self.weights)?;
+            }
         }
         if let Some(merged) = self.merged() {
             resident(&mut layout, "merged", merged.elements, self.weights)?;

@@ -8,8 +8,8 @@ use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{
-    Activations, Decoder, ImageIndex, Pass, PassIndex, SeenImages, TextImage, TextPlaces, draw_runs, layers,
-    upload_keys,
+    Activations, Decoder, ImageIndex, NO_SLOT, Pass, PassIndex, SeenImages, TextImage, TextPlaces, draw_runs,
+    layers, upload_keys,
 };
 use serde::{Deserialize, Serialize};
 
@@ -169,6 +169,17 @@ impl Engine {
         self.vectors = ImageIndex::with_capacity(rows);
         self.schedule.places = (0..self.limits.samples).map(|_| TextPlaces::with_capacity(prompt)).collect();
         self.schedule.own_places = vec![None; self.limits.samples];
+    }
+
+    /// Makes room for responses that choose among several adapters.
+    pub fn take_adapters(&mut self) {
+        self.index.adapters.reserve_exact(self.limits.pass().rows);
+        self.schedule.adapters = vec![NO_SLOT; self.limits.samples];
+    }
+
+    /// Returns the heap bytes that `take_adapters` adds.
+    pub fn adapter_bytes(limits: &EngineLimits) -> u64 {
+        4 * (limits.pass().rows + limits.samples) as u64
     }
 
     /// Returns the heap bytes that `take_images` adds.

@@ -10,7 +10,7 @@ use crate::schedule::slots::Opening;
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::Result;
 use plimsoll_device::Sampling;
-use plimsoll_model::TextImage;
+use plimsoll_model::{NO_SLOT, TextImage};
 
 /// Maximum tokens that may end one request.
 pub const ENDS_MAX: usize = 128;
@@ -38,6 +38,8 @@ pub struct Ask<'r> {
     pub sampling: Sampling,
     /// Tokens that end a response, at most `ENDS_MAX`.
     pub ends: &'r [u32],
+    /// The slot of its adapter, of a model with several; none for the model alone.
+    pub adapter: Option<u32>,
 }
 
 /// Receives the engine's tokens.
@@ -144,6 +146,10 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let mut slots = Vec::with_capacity(count);
         let group = self.engine.schedule.open(opening, &mut slots);
         self.place(group, ask);
+        match self.engine.schedule.adapters.get_mut(group) {
+            Some(adapter) => *adapter = ask.adapter.unwrap_or(NO_SLOT),
+            None => assert!(ask.adapter.is_none(), "an adapter for a model without slots"),
+        }
         self.prompts[group].clear();
         self.prompts[group].extend_from_slice(ask.prompt);
         for (&s, &sample_id) in slots.iter().zip(ask.sample_ids) {

@@ -102,6 +102,8 @@ pub(crate) struct Schedule {
     pub(crate) places: Vec<TextPlaces>,
     /// Places of a sequence's rows in place of its group's, where answers have images; empty as `places` is.
     pub(crate) own_places: Vec<Option<TextPlaces>>,
+    /// The slot of each group's adapter, if rows choose among several; else empty.
+    pub(crate) adapters: Vec<u32>,
 }
 
 impl Schedule {
@@ -132,6 +134,7 @@ impl Schedule {
             head_samples: Vec::with_capacity(limits.sequences),
             places: Vec::new(),
             own_places: Vec::new(),
+            adapters: Vec::new(),
         }
     }
 
@@ -289,7 +292,7 @@ impl Schedule {
         let first = group.computed.min(prompt.len() - 1);
         let rows = (prompt.len() - first).min(room);
         let segment = Segment { first_position: first, tokens: &prompt[first..first + rows] };
-        segment.push(self.places.get(g), index);
+        segment.push(self.places.get(g), self.adapters.get(g), index);
         let end = group.held.end();
         for cache in self.limits.caches.each() {
             let (span, to) = (group.held.of_mut(cache), &mut index.caches[cache.index()]);
@@ -321,7 +324,8 @@ impl Schedule {
         let segment =
             Segment { first_position: group.prompt_tokens + first, tokens: &tokens[first..first + rows] };
         let own = self.own_places.get(s).and_then(Option::as_ref);
-        segment.push(own.or_else(|| self.places.get(sequence.group)), index);
+        let places = own.or_else(|| self.places.get(sequence.group));
+        segment.push(places, self.adapters.get(sequence.group), index);
         let end = sequence.held.end();
         for cache in self.limits.caches.each() {
             let to = &mut index.caches[cache.index()];
@@ -371,15 +375,18 @@ struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Adds the rows, with their places if they have such, and the segment's record; the caller adds their places in
-    /// each cache.
-    fn push(&self, places: Option<&TextPlaces>, index: &mut PassIndex) {
+    /// Adds the rows, with their places and the slot of their adapter if they have such, and the segment's record; the
+    /// caller adds their places in each cache.
+    fn push(&self, places: Option<&TextPlaces>, adapter: Option<&u32>, index: &mut PassIndex) {
         let rows = self.tokens.len() as u32;
         let table = index.caches[Cache::PAGED].tables.len() as u32;
         let record = [index.ids.len() as u32, rows, self.first_position as u32, table, NO_PARENT];
         index.segments.extend_from_slice(&record);
         index.ids.extend_from_slice(self.tokens);
         index.positions.extend(self.positions().map(|position| position as u32));
+        if let Some(slot) = adapter {
+            index.adapters.resize(index.ids.len(), *slot);
+        }
         if let Some(places) = places {
             index.places.extend(self.positions().flat_map(|position| places.at(position)));
         }

@@ -39,6 +39,7 @@ impl Bodies {
         };
         let settings = Settings {
             names: vec!["m".into()],
+            adapters: Vec::new(),
             sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
             stop: Vec::new(),
             keep_stop: false,

@@ -188,6 +188,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
                 max_new_tokens: request.prompt.max_new_tokens,
                 sampling: request.params.sampling,
                 ends: &request.params.ends,
+                adapter: request.params.adapter,
             };
             let Some(slots) = self.live.admit(&ask) else { break };
             for (index, slot) in slots.into_iter().enumerate() {

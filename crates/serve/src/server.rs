@@ -148,19 +148,22 @@ async fn wait_for_turn(turn: &Mutex<()>, busy: Option<Busy>) -> Reply<MutexGuard
 }
 
 pub async fn models(State(state): Shared) -> Response {
-    let data: Vec<Value> = state.settings.names.iter().map(|name| model_json(&state, name)).collect();
+    let names = state.settings.names.iter().chain(&state.settings.adapters);
+    let data: Vec<Value> = names.map(|name| model_json(&state, name)).collect();
     json_response(&json!({ "object": "list", "data": data }))
 }
 
 pub async fn model(State(state): Shared, Path(name): Path<String>) -> Reply<Response> {
-    state.check_model(Some(&name))?;
+    state.adapter_of(Some(&name))?;
     Ok(json_response(&model_json(&state, &name)))
 }
 
 fn model_json(state: &ServerState, name: &str) -> Value {
+    let is_adapter = state.settings.adapters.iter().any(|adapter| adapter == name);
+    let parent = is_adapter.then(|| &state.settings.names[0]);
     json!({
         "id": name, "object": "model", "created": state.created, "owned_by": "plimsoll",
-        "root": state.settings.names[0], "parent": null, "max_model_len": state.limits.context,
+        "root": state.settings.names[0], "parent": parent, "max_model_len": state.limits.context,
     })
 }
 

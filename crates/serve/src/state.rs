@@ -43,6 +43,8 @@ pub struct Texts {
 pub struct Settings {
     /// Names of the model; the first is the one that answers carry.
     pub names: Vec<String>,
+    /// Names of its adapters, by slot.
+    pub adapters: Vec<String>,
     pub sampling: Sampling,
     pub stop: Vec<String>,
     pub keep_stop: bool,
@@ -68,6 +70,8 @@ pub struct SamplingParams {
     pub stops: Vec<String>,
     pub keep_stop: bool,
     pub skip_special: bool,
+    /// The slot of the adapter that the request names.
+    pub adapter: Option<u32>,
 }
 
 /// Holds a prompt and the responses that it asks for.
@@ -263,14 +267,26 @@ impl ServerState {
         Ok(RequestOutput { outbox, _permits: permit })
     }
 
-    /// Requires that a request names this model, or none.
-    pub fn check_model(&self, name: Option<&str>) -> Reply<()> {
-        let Some(name) = name.filter(|name| !self.settings.names.iter().any(|known| known == name)) else {
-            return Ok(());
+    /// Returns the slot of the adapter that a request names; none if it names the model, or nothing.
+    ///
+    /// Errors: `serve-unknown-model`.
+    pub fn adapter_of(&self, name: Option<&str>) -> Reply<Option<u32>> {
+        let Settings { names, adapters, .. } = &self.settings;
+        let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) else {
+            return Ok(None);
         };
+        if let Some(slot) = adapters.iter().position(|known| known == name) {
+            return Ok(Some(slot as u32));
+        }
         let error = Error::new("serve-unknown-model", format!("there is no model {:?} here", shown(name)))
-            .hint(format!("this server has {}", self.settings.names.join(", ")));
+            .hint(format!("this server has {}", [&names[..], adapters].concat().join(", ")));
         Err(Box::new(Refusal { error, param: Some("model".into()) }))
+    }
+
+    /// Returns the name of what answers a request.
+    pub fn name_of(&self, adapter: Option<u32>) -> &str {
+        let Settings { names, adapters, .. } = &self.settings;
+        adapter.map_or(&names[0], |slot| &adapters[slot as usize])
     }
 
     /// Returns a number that no other answer of this server has.

@@ -20,6 +20,8 @@ pub struct LoraSpec {
     pub of_critic: bool,
     /// Whether rollout and update read weights that have adapters in them.
     pub merge: Auto<bool>,
+    /// Adapters side by side, of which each response has one or none; 0 for the model's own.
+    pub slots: u32,
 }
 
 impl LoraSpec {
@@ -34,6 +36,7 @@ impl LoraSpec {
             adapter: lora.adapter.as_ref().map(PathBuf::from),
             of_critic: lora.critic == CriticLearns::Adapter,
             merge: lora.merge,
+            slots: 0,
         }
     }
 

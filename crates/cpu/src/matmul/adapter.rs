@@ -10,7 +10,7 @@ use crate::CpuDevice;
 use crate::blocks;
 use crate::elementwise::begin_sum;
 use crate::lanes::by_dtype;
-use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix};
+use plimsoll_device::{AdaptBackward, Adapted, Adapter, AdapterSlots, Matrix};
 use plimsoll_memory::Buf;
 
 /// Computes u = scale x A^T, rounded. `x`: [M, K] e; `u`: [M, S r] e.
@@ -33,8 +33,43 @@ pub(crate) fn adapted(
     u: Buf<'_>,
     out: Buf<'_>,
 ) {
-    let Adapted { w, codes, bias, adapter } = of;
-    adapt_down(dev, x, adapter, u);
+    adapt_down(dev, x, of.adapter, u);
+    own_product(dev, x, of, resid, out);
+    adapt_up(dev, u, of.adapter, out);
+}
+
+/// Computes a layer as `adapted` does, each run of rows of one slot with that slot's adapter.
+pub(crate) fn adapted_slots(
+    dev: &CpuDevice,
+    x: Buf<'_>,
+    of: Adapted<'_>,
+    slots: AdapterSlots<'_>,
+    resid: Option<Buf<'_>>,
+    u: Buf<'_>,
+    out: Buf<'_>,
+) {
+    let (k, sr) = (of.adapter.a.k, of.adapter.a.n);
+    let rows = check_inputs(&of.adapter, x, u);
+    slots.check(rows);
+    let width = of.adapter.check(rows, out);
+    own_product(dev, x, of, resid, out);
+    let (of_row, scales) = (dev.read::<u32>(slots.of_row), dev.read::<f32>(slots.scales));
+    let mut first = 0;
+    for run in of_row.chunk_by(|a, b| a == b) {
+        let (slot, count) = (run[0] as usize, run.len());
+        if slot < slots.count() {
+            let adapter = Adapter { scale: scales[slot], ..slots.adapter(of.adapter, slot) };
+            let own = u.slice(first * sr, count * sr);
+            adapt_down(dev, x.slice(first * k, count * k), adapter, own);
+            adapt_up(dev, own, adapter, out.slice(first * width, count * width));
+        }
+        first += count;
+    }
+}
+
+/// Computes out = x W^T with bias, or resid + x W^T, rounded.
+fn own_product(dev: &CpuDevice, x: Buf<'_>, of: Adapted<'_>, resid: Option<Buf<'_>>, out: Buf<'_>) {
+    let Adapted { w, codes, bias, .. } = of;
     match (codes, resid) {
         (Some(codes), _) => super::coded(dev, x, codes, w, bias, resid, out),
         (None, Some(resid)) => {
@@ -43,7 +78,6 @@ pub(crate) fn adapted(
         }
         (None, None) => super::forward(dev, x, w, bias, out, false),
     }
-    adapt_up(dev, u, adapter, out);
 }
 
 /// Computes out = dy W + du A: the layer's own product, rounded, and then the sum.

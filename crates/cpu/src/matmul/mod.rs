@@ -19,7 +19,9 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(crate) use adapter::{adapt_backward_u, adapt_backward_w, adapt_down, adapted, adapted_dx};
+pub(crate) use adapter::{
+    adapt_backward_u, adapt_backward_w, adapt_down, adapted, adapted_dx, adapted_slots,
+};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::tile_products;
 pub(crate) use coded::coded;

@@ -31,7 +31,9 @@ __device__ __forceinline__ void mma_32(float (&d)[4], const Eight& low, const Ei
 
 /// A block has TILES x 16 rows and 32 columns. Its warps take steps of 32 in turn, AHEAD at once, and add in order.
 template <u32 TILES, u32 AHEAD>
-__device__ __forceinline__ void down(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
+__device__ __forceinline__ void down(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float own_scale,
+                                     RowsOfSlot of) {
+    const float scale = of.scale(own_scale);
     __shared__ float parts[DOWN_WARPS][16][DOWN_COLS + 1];
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     u32 row = blockIdx.y * 16 * TILES, col = blockIdx.x * DOWN_COLS;
@@ -74,21 +76,21 @@ __device__ __forceinline__ void down(const bf16* x, const bf16* a, bf16* u, u32 
             float sum = 0.0f;
 #pragma unroll
             for (u32 w = 0; w < DOWN_WARPS; w++) sum = sum + parts[w][r][c];
-            if (line < m && col + c < n) u[(u64)line * n + col + c] = from_f32<bf16>(scale * sum);
+            if (line < m && col + c < n && of.has(line)) u[(u64)line * n + col + c] = from_f32<bf16>(scale * sum);
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(512)
-adapter_down_few(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
+adapter_down_few(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale, OF_SLOT) {
     begin();
-    down<1, 3>(x, a, u, m, n, k, scale);
+    down<1, 3>(x, a, u, m, n, k, scale, ROWS_OF_SLOT);
 }
 
 extern "C" __global__ void __launch_bounds__(512)
-adapter_down_many(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale) {
+adapter_down_many(const bf16* x, const bf16* a, bf16* u, u32 m, u32 n, u32 k, float scale, OF_SLOT) {
     begin();
-    down<2, 1>(x, a, u, m, n, k, scale);
+    down<2, 1>(x, a, u, m, n, k, scale, ROWS_OF_SLOT);
 }
 
 // ---- out += u B^T, and dx += du A -----------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ __device__ __forceinline__ void fill(bf16* tile, const Span& span, u32 col, u32 
 /// columns of p that are summed.
 template <bool BY_DEPTH, class T>
 __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span, u32 tile_of_span, u32 row_tile, const T* base,
-                                    T* out, u32 width, u32 m, u32 depth, float scale = 1.0f) {
+                                    T* out, u32 width, u32 m, u32 depth, float scale = 1.0f, RowsOfSlot of = {}) {
     __shared__ __align__(16) bf16 tile[ADD_COLS * ADD_PITCH];
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     u32 row = row_tile * ADD_ROWS + warp * 16 + g, col = tile_of_span * ADD_COLS;
@@ -182,7 +184,7 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
     }
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-        if (row + half * 8 >= m || own >= span.n) continue;
+        if (row + half * 8 >= m || own >= span.n || !of.has(row + half * 8)) continue;
         float x[16];
 #pragma unroll
         for (u32 e = 0; e < 16; e++) x[e] = scale * sums[e / 2][half * 2 + e % 2];
@@ -202,7 +204,7 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
 #define ADAPTER_UP(T, type)                                                                                            \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
     adapter_up_##type(const bf16* u, u32 u_width, const bf16* q0, u32 first0, u32 n0, const bf16* q1, u32 first1,      \
-                      u32 n1, const bf16* q2, u32 first2, u32 n2, T* out, u32 width, u32 m, u32 rank) {                \
+                      u32 n1, const bf16* q2, u32 first2, u32 n2, T* out, u32 width, u32 m, u32 rank, OF_SLOT) {                      \
         begin();                                                                                                       \
         u32 block = blockIdx.x, tiles0 = (n0 + ADD_COLS - 1) / ADD_COLS, tiles1 = (n1 + ADD_COLS - 1) / ADD_COLS;      \
         Span span = {q0, first0, n0, 0};                                                                               \
@@ -213,7 +215,7 @@ __device__ __forceinline__ void add(const bf16* p, u32 p_width, const Span& span
             block -= tiles0;                                                                                           \
             span = {q1, first1, n1, rank};                                                                             \
         }                                                                                                              \
-        add<false, T>(u, u_width, span, block, blockIdx.y, out, out, width, m, rank);                                  \
+        add<false, T>(u, u_width, span, block, blockIdx.y, out, out, width, m, rank, 1.0f, ROWS_OF_SLOT);                                  \
     }
 ADAPTER_UP(bf16, bf16)
 ADAPTER_UP(float, float)

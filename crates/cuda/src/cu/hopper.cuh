@@ -135,6 +135,7 @@ __device__ __forceinline__ void multiply_columns(float (&d)[32], u64 a, u64 b, u
                      : SUMS##COUNT(d)                                                                                              \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                              \
     }
+MULTIPLY_LEFT(multiply_left, 16, "32", "%16, %17, %18, %19", "%20", "%21", "0")
 MULTIPLY_LEFT(multiply_left, 24, "48", "%24, %25, %26, %27", "%28", "%29", "0")
 MULTIPLY_LEFT(multiply_left, 32, "64", "%32, %33, %34, %35", "%36", "%37", "0")
 MULTIPLY_LEFT(multiply_left, 40, "80", "%40, %41, %42, %43", "%44", "%45", "0")

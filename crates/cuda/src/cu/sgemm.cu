@@ -18,6 +18,7 @@ template <class T, class B> struct Target {
     float scale;
     bool add;
     bool rounds_first;  // what is added, as cuBLASLt does
+    RowsOfSlot of = {};
 
     __device__ __forceinline__ float value(float sum, u64 at, u32 j) const {
         sum = sum * scale;
@@ -117,16 +118,17 @@ __device__ __forceinline__ void plain_product(const float* a, u32 a_stride, cons
 #pragma unroll
         for (u32 c = 0; c < 4; c++) {
             u64 at = (u64)(i + row + r) * to.stride + j + col + c;
-            if (i + row + r < I && j + col + c < J) to.out[at] = from_f32<T>(to.value(sums[r][c], at, j + col + c));
+            if (i + row + r < I && j + col + c < J && to.of.has(i + row + r)) to.out[at] = from_f32<T>(to.value(sums[r][c], at, j + col + c));
         }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
 forward_f32_f32(const float* __restrict__ x, u32 x_stride, const float* __restrict__ w, const float* __restrict__ bias,
-                float* out, u32 out_stride, u32 m, u32 n, u32 k, float scale, u32 add) {
+                float* out, u32 out_stride, u32 m, u32 n, u32 k, float scale, u32 add, OF_SLOT) {
     begin();
-    plain_product<true, true>(x, x_stride, w, k, Target<float, float>{out, out_stride, bias, scale, add != 0, false}, m,
-                              n, k);
+    const RowsOfSlot of = ROWS_OF_SLOT;
+    const Target<float, float> to = {out, out_stride, bias, of.scale(scale), add != 0, false, of};
+    plain_product<true, true>(x, x_stride, w, k, to, m, n, k);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -267,7 +269,7 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, u32 a_stride,
                 u32 at_i = i + row + r * 16 + half * 8 + lane / 4, at_j = j + col + c * 8 + lane % 4 * 2;
                 u64 at = (u64)at_i * to.stride + at_j;
                 float first = sums[r][c][half * 2], second = sums[r][c][half * 2 + 1];
-                if (at_i >= I || at_j >= J) continue;
+                if (at_i >= I || at_j >= J || !to.of.has(at_i)) continue;
                 if (pairs) {
                     store_pair(to.out + at, to.value(first, at, at_j), to.value(second, at + 1, at_j + 1));
                 } else {
@@ -281,11 +283,12 @@ __device__ __forceinline__ void product(u8* shared, const bf16* a, u32 a_stride,
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
     forward_##types(const bf16* __restrict__ x, u32 x_stride, const bf16* __restrict__ w,                             \
                     const bf16* __restrict__ bias, T* out, u32 out_stride, u32 m, u32 n, u32 k, float scale,          \
-                    u32 add) {                                                                                        \
+                    u32 add, OF_SLOT) {                                                                               \
         begin();                                                                                                      \
         extern __shared__ __align__(16) u8 dynamic_shared[];                                                          \
-        product<true, true>(dynamic_shared, x, x_stride, w, k,                                                        \
-                            Target<T, bf16>{out, out_stride, bias, scale, add != 0, false}, m, n, k);                 \
+        const RowsOfSlot of = ROWS_OF_SLOT;                                                                           \
+        const Target<T, bf16> to = {out, out_stride, bias, of.scale(scale), add != 0, false, of};                     \
+        product<true, true>(dynamic_shared, x, x_stride, w, k, to, m, n, k);                                          \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
     backward_x_##types(const bf16* __restrict__ dy, u32 dy_stride, const bf16* __restrict__ w, T* out,                \

@@ -19,6 +19,7 @@ pub mod nf4;
 mod rig;
 pub mod rotation;
 pub mod rows;
+pub mod slots;
 
 pub use attention::checks as attends;
 pub use experts_bias as biases;
@@ -69,6 +70,7 @@ macro_rules! cases {
                 gates_of_a_product_are_those_of_both_operations, bent_gates_of_extreme_size_are_finite,
                 rows_are_gathered_and_added_back, a_bias_gets_the_sum_of_its_column,
                 casts_round_to_nearest_even_also_where_nothing_is_aligned;
+            slots: rows_have_the_bits_of_their_own_adapter;
         }
     };
     (whole $run:path) => {

@@ -120,6 +120,11 @@ impl Adapter {
         Ok(Adapter { config: AdapterConfig { tower, ..read.with(targets) }, file })
     }
 
+    /// Returns whether it has the tensor `name`.
+    pub fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
     /// Reads `out.len()` values of the tensor `name` from value `first` on, row by row, as f32. `staging` holds stored
     /// bytes in transit; four suffice. NaN and infinity pass unchecked.
     ///

@@ -15,6 +15,8 @@ pub(crate) struct AdaptBufs<'p> {
     /// The gradient by A of a product of heads, of one pass.
     pub(crate) d_a: Option<Buf<'p>>,
     pub(crate) pack: Option<Buf<'p>>,
+    /// The slot of each row, where rows choose among several adapters.
+    pub(crate) rows: Option<Buf<'p>>,
 }
 
 impl<'p> AdaptBufs<'p> {
@@ -25,6 +27,7 @@ impl<'p> AdaptBufs<'p> {
             d_u: get("adapt.d_u"),
             d_a: get("adapt.d_a"),
             pack: get("adapt.pack"),
+            rows: get("adapt.rows"),
         }
     }
 

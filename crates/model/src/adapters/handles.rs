@@ -1,5 +1,6 @@
 //! Handles to adapters, or to their gradients, resolved once at start.
 
+use super::slots::SlotTable;
 use crate::params::{ALIGN, Param, ParamTable};
 use plimsoll_arch::{LoraShape, ModelSpec, ParamKind, Site, SiteMap};
 use plimsoll_base::DType;
@@ -17,6 +18,8 @@ pub struct LayerAdapters<'a> {
     of_experts: SiteMap<ExpertsAdapter<'a>>,
     /// True if the layer's weights include them: a forward pass adds nothing, and gradients go through the weights.
     pub(crate) are_merged: bool,
+    /// The slots that rows choose from, of which these are the first; none if all rows have these.
+    pub(crate) slots: Option<SlotTable<'a>>,
 }
 
 impl<'a> LayerAdapters<'a> {
@@ -42,6 +45,8 @@ pub struct Adapters<'a> {
     pub layers: Vec<LayerAdapters<'a>>,
     /// [1, h]: the head of a critic or a reward model, trained together with the adapters.
     pub head: Option<Matrix<'a>>,
+    /// The slots that rows choose from, of which these are the first.
+    pub slots: Option<SlotTable<'a>>,
 }
 
 impl<'a> Adapters<'a> {
@@ -93,8 +98,9 @@ impl<'a> Adapters<'a> {
                     if has_experts(layer, site) { of_experts(layer, site) } else { None }
                 }),
                 are_merged: false,
+                slots: None,
             };
         let head = table.find(ParamKind::ValueHead, 0).map(matrix);
-        Adapters { all, layers: (0..spec.layers.len()).map(layer).collect(), head }
+        Adapters { all, layers: (0..spec.layers.len()).map(layer).collect(), head, slots: None }
     }
 }

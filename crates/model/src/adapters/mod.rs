@@ -12,6 +12,7 @@ mod load;
 mod merged;
 mod regions;
 mod site;
+mod slots;
 mod table;
 mod woven;
 
@@ -20,4 +21,6 @@ pub use handles::{Adapters, LayerAdapters};
 pub use load::{AdaptersFrom, load_adapters};
 pub use merged::Merged;
 pub use regions::layout;
+pub(crate) use slots::SlotRows;
+pub use slots::{NO_SLOT, SlotTable, slots_layout};
 pub(crate) use woven::Woven;

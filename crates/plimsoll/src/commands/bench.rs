@@ -91,6 +91,21 @@ enum Part {
         #[arg(long, value_name = "HOW", conflicts_with = "lora_rank", value_parser = one_of::<Auto<Frozen>>(["gguf", "full"]))]
         quantize: Option<Auto<Frozen>>,
     },
+    /// Measure sampling with several adapters in one pass, against one that all sequences have, and compare their bits.
+    Adapters {
+        /// Adapters, of rank --lora-rank or 16.
+        #[arg(long, value_name = "N", default_value = "16", value_parser = counts(64))]
+        slots: usize,
+        /// Sequences, which have the adapters in turn.
+        #[arg(long, value_name = "N", default_value = "32", value_parser = counts(1 << 20))]
+        sequences: usize,
+        /// Tokens of a prompt.
+        #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
+        prompt_tokens: usize,
+        /// Tokens of a response.
+        #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
+        new_tokens: usize,
+    },
     /// Measure forward, backward and AdamW in trained tokens per second.
     Train {
         /// Sequences of a micro-batch.
@@ -252,6 +267,9 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             let options = BenchOptions { quantize: quantize.unwrap_or_default(), ..options };
             bench::rollout(&options, bench::RolloutSize { sequences, group, prompt, new })
         }
+        &Part::Adapters { slots, sequences, prompt_tokens: prompt, new_tokens: new } => {
+            bench::adapters(&options, bench::RolloutSize { sequences, group: 1, prompt, new }, slots)
+        }
         &Part::Train { batch, micro_batches, seq } => bench::train(&options, [batch, micro_batches, seq]),
         &Part::Step { prompts, group, prompt_tokens: prompt, new_tokens: new, lengths, carry, kv_blocks } => {
             bench::whole_step(&options, StepSize { prompts, group, prompt, new, lengths, carry, kv_blocks })
@@ -306,6 +324,9 @@ fn words(found: &Value) -> String {
         return format!(
             "exactness: {tokens} tokens compared, {mismatches} mismatches, largest difference {most:e}; {machine}\n"
         );
+    }
+    if part == "adapters" {
+        return bench::adapters_words(found);
     }
     if part == "ranks" {
         return bench::ranks::words(found);

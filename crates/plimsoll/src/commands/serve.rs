@@ -3,9 +3,10 @@
 use super::layers::{Sets, flag, run_file_of, run_file_of_model, text_flag};
 use crate::listening::{listen, refused};
 use crate::{output, signals};
-use plimsoll_base::{Error, Exit, Result};
+use plimsoll_base::{Error, Exit, Result, shown};
 use plimsoll_config::{Auto, Loaded, Origin, Provenance, TrainedKind, VerbFile};
 use plimsoll_infer::serve::{Serving, clients_bytes, serve};
+use plimsoll_infer::side_adapters::NamedAdapter;
 use plimsoll_memory::Pool;
 use plimsoll_plan::PlanReport;
 use plimsoll_serve::ImageHosts;
@@ -50,6 +51,9 @@ pub struct Args {
     /// Another name of the model for clients; may be repeated.
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
+    /// An adapter of the model that requests may name: NAME=FOLDER; may be repeated.
+    #[arg(long = "adapter", value_name = "NAME=FOLDER")]
+    adapters: Vec<String>,
     /// Responses at one time; 32 on a CPU and 256 on a GPU unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     sequences: Option<u32>,
@@ -103,6 +107,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         Ok(())
     };
     let serving = Serving {
+        adapters: named_adapters(args, &names)?,
         names,
         is_length_open,
         queue: args.queue as usize,
@@ -120,6 +125,24 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         _ => Exit::Terminated,
     };
     Ok(ExitCode::from(exit as u8))
+}
+
+/// Returns the adapters that requests may name.
+///
+/// Errors: `bad-value` for one without a name or a folder, and for a name that is taken.
+fn named_adapters(args: &Args, names: &[String]) -> Result<Vec<NamedAdapter>> {
+    let mut all: Vec<NamedAdapter> = Vec::new();
+    for given in &args.adapters {
+        let bad = |what: &str| Error::usage("bad-value", format!("--adapter {:?}: {what}", shown(given)));
+        let parts = given.split_once('=').filter(|(name, folder)| !name.is_empty() && !folder.is_empty());
+        let (name, folder) = parts.ok_or_else(|| bad("it is written as NAME=FOLDER"))?;
+        let is_taken = names.iter().map(String::as_str).chain(all.iter().map(|of| of.name.as_str()));
+        if is_taken.into_iter().any(|taken| taken == name) {
+            return Err(bad("another model of this server has that name"));
+        }
+        all.push(NamedAdapter { name: name.to_string(), folder: folder.into() });
+    }
+    Ok(all)
 }
 
 /// Returns the token that requests must bring: none on loopback, unless one is given.

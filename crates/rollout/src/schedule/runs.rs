@@ -97,6 +97,7 @@ impl Schedule {
             let position = if is_stateless { 0 } else { self.group_of(s).prompt_tokens + tokens.len() - 1 };
             index.ids.push(token);
             index.positions.push(position as u32);
+            index.adapters.extend(self.adapters.get(self.sequences[s].group));
             let own = self.own_places.get(s).and_then(Option::as_ref);
             let places = own.or_else(|| self.places.get(self.sequences[s].group));
             index.places.extend(places.map(|of| of.at(position)).into_iter().flatten());

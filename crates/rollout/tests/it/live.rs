@@ -16,17 +16,19 @@ const SLOTS: usize = 6;
 
 /// A client's request: it comes before pass `arrives` and hangs up after some tokens, if at all.
 #[derive(Clone, Debug)]
-struct Client {
-    prompt: Vec<u32>,
-    ids: Vec<u64>,
-    new_tokens: usize,
-    sampling: Sampling,
-    ends: Vec<u32>,
+pub struct Client {
+    pub prompt: Vec<u32>,
+    pub ids: Vec<u64>,
+    pub new_tokens: usize,
+    pub sampling: Sampling,
+    pub ends: Vec<u32>,
+    /// Its slot, or none.
+    pub adapter: Option<u32>,
     arrives: usize,
-    hangs_up: Option<usize>,
+    pub hangs_up: Option<usize>,
 }
 
-type Drawn = (Vec<u32>, Vec<u32>, Option<Finish>);
+pub type Drawn = (Vec<u32>, Vec<u32>, Option<Finish>);
 
 /// Collects what each slot draws.
 #[derive(Default)]
@@ -50,7 +52,7 @@ impl Listener for Ears {
     }
 }
 
-fn clients() -> Vec<Client> {
+pub fn clients() -> Vec<Client> {
     let mut numbers = Numbers::new(9);
     let ways = [
         sampling(1.0, 7),
@@ -69,6 +71,7 @@ fn clients() -> Vec<Client> {
                 new_tokens: [NEW_TOKENS, 5, 17, 1][i % 4],
                 sampling: ways[i % ways.len()],
                 ends: if i % 3 == 0 { vec![] } else { vec![1, 4] },
+                adapter: None,
                 arrives: i * 3 / 2,
                 hangs_up: (i % 5 == 3).then_some(2),
             }
@@ -76,12 +79,12 @@ fn clients() -> Vec<Client> {
         .collect()
 }
 
-fn pass(caches: Caches) -> PassLimits {
+pub fn pass(caches: Caches) -> PassLimits {
     let segments = PackLimits::segments_of(64, 1, 1);
     PackLimits { micro_batch_tokens: 64, prompt_tokens: PROMPT_TOKENS, segments, caches }.pass()
 }
 
-fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
+pub fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
     EngineLimits {
         sequences,
         rows,
@@ -127,7 +130,7 @@ fn alone(spec: Option<ModelSpec>, dtype: DType, client: &Client) -> Vec<Drawn> {
 }
 
 /// Serves all clients; cancelled responses have no finish. All blocks are free again at the end.
-fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>> {
+pub fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>> {
     let mut ears = Ears { open: vec![None; SLOTS], done: Vec::new() };
     let (mut next, mut pass) = (0, 0);
     loop {
@@ -139,6 +142,7 @@ fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>> {
                 max_new_tokens: client.new_tokens,
                 sampling: client.sampling,
                 ends: &client.ends,
+                adapter: client.adapter,
             };
             let Some(slots) = live.admit(&ask) else { break };
             for (index, slot) in slots.into_iter().enumerate() {
@@ -260,6 +264,7 @@ fn an_engine_samples_as_before_after_it_was_live() {
         max_new_tokens: 4,
         sampling: sampling(1.0, 3),
         ends: &[],
+        adapter: None,
     };
     world.live_with(&mut engine, &mut out, |mut live| {
         assert_eq!(live.admit(&ask).map(|slots| slots.len()), Some(3));
@@ -285,6 +290,7 @@ fn a_request_that_has_no_slot_is_not_taken() {
             max_new_tokens: 2,
             sampling: sampling(1.0, 3),
             ends: &[],
+            adapter: None,
         };
         assert!(live.admit(&ask(SLOTS + 1)).is_none());
         assert_eq!(live.admit(&ask(4)).expect("free").len(), 4);

@@ -8,4 +8,5 @@ mod golden_greedy;
 mod images;
 mod live;
 mod poison;
+mod slots;
 mod turns;

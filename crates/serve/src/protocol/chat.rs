@@ -22,8 +22,8 @@ pub fn read(
     owner: Option<&dyn ResponseOwner>,
 ) -> Reply<Parsed<ChatForm>> {
     let mut fields = Fields::of_body(body, state.tree_bytes())?;
-    state.check_model(fields.take::<String>("model")?.as_deref())?;
-    let params = params(&mut fields, state)?;
+    let adapter = state.adapter_of(fields.take::<String>("model")?.as_deref())?;
+    let params = params(&mut fields, state, adapter)?;
     let delivery = delivery(&mut fields)?;
     let logprobs = logprobs::of_chat(&mut fields)?;
     let mut chat = Chat::read(&mut fields, state)?;
@@ -47,7 +47,7 @@ pub fn read(
         vec![calls; params.choices]
     });
     let form = ChatForm {
-        head: Head::new(state, "chatcmpl-"),
+        head: Head::new(state, "chatcmpl-", adapter),
         usage: Usage { prompt_tokens: rows.len(), drawn_tokens: 0 },
         prompt_ids: delivery.return_ids.then_some(prompt),
         delivery,

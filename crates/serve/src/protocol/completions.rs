@@ -19,8 +19,8 @@ pub fn read(
     _: Option<&dyn ResponseOwner>,
 ) -> Reply<Parsed<CompletionForm>> {
     let mut fields = Fields::of_body(body, state.tree_bytes())?;
-    state.check_model(fields.take::<String>("model")?.as_deref())?;
-    let params = params(&mut fields, state)?;
+    let adapter = state.adapter_of(fields.take::<String>("model")?.as_deref())?;
+    let params = params(&mut fields, state, adapter)?;
     let delivery = delivery(&mut fields)?;
     let logprobs = logprobs::of_number(&mut fields)?;
     let prompt = fields.raw("prompt").ok_or_else(|| Refusal::bad("prompt", "prompt is missing"))?;
@@ -29,7 +29,7 @@ pub fn read(
     let prompts = prompts(prompt, state, begins, params.choices)?;
     prompts.iter().try_for_each(|ids| state.check_placeholders(ids, "prompt"))?;
     let form = CompletionForm {
-        head: Head::new(state, "cmpl-"),
+        head: Head::new(state, "cmpl-", adapter),
         usage: Usage { prompt_tokens: prompts.iter().map(Vec::len).sum(), drawn_tokens: 0 },
         prompt_ids: if delivery.return_ids { prompts.clone() } else { Vec::new() },
         delivery,

@@ -66,8 +66,9 @@ pub fn delivery(fields: &mut Fields<'_>) -> Reply<Delivery> {
     Ok(Delivery { stream, include_usage, return_ids: fields.flag("return_token_ids")? })
 }
 
-/// Reads the sampling parameters of a request and the tokens and strings that end its responses.
-pub fn params(fields: &mut Fields<'_>, state: &ServerState) -> Reply<SamplingParams> {
+/// Reads the sampling parameters of a request and the tokens and strings that end its responses. `adapter`: the slot of
+/// the one that it names.
+pub fn params(fields: &mut Fields<'_>, state: &ServerState, adapter: Option<u32>) -> Reply<SamplingParams> {
     let usual = state.settings.sampling;
     let sampling = Sampling {
         temperature: temperature(fields)?.unwrap_or(usual.temperature),
@@ -100,6 +101,7 @@ pub fn params(fields: &mut Fields<'_>, state: &ServerState) -> Reply<SamplingPar
         stops,
         keep_stop,
         skip_special: fields.take("skip_special_tokens")?.unwrap_or(true),
+        adapter,
     })
 }
 

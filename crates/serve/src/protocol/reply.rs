@@ -38,17 +38,19 @@ pub struct Head {
     pub state: Arc<ServerState>,
     pub id: String,
     pub created: u64,
+    /// The slot of the adapter that answers, if one does.
+    adapter: Option<u32>,
 }
 
 impl Head {
-    pub fn new(state: &Arc<ServerState>, prefix: &str) -> Head {
+    pub fn new(state: &Arc<ServerState>, prefix: &str, adapter: Option<u32>) -> Head {
         let created = crate::state::seconds_now();
-        Head { state: state.clone(), id: format!("{prefix}{:016x}", state.next_id()), created }
+        Head { state: state.clone(), id: format!("{prefix}{:016x}", state.next_id()), created, adapter }
     }
 
     pub fn object(&self, kind: &str) -> Value {
         json!({
-            "id": self.id, "object": kind, "created": self.created, "model": self.state.settings.names[0],
+            "id": self.id, "object": kind, "created": self.created, "model": self.state.name_of(self.adapter),
             "system_fingerprint": concat!("plimsoll-", env!("CARGO_PKG_VERSION")),
         })
     }

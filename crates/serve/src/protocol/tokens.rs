@@ -21,7 +21,7 @@ pub fn read(
     _: Option<&dyn ResponseOwner>,
 ) -> Reply<Parsed<TokensForm>> {
     let mut fields = Fields::of_body(body, state.tree_bytes())?;
-    state.check_model(fields.take::<String>("model")?.as_deref())?;
+    let adapter = state.adapter_of(fields.take::<String>("model")?.as_deref())?;
     let delivery = delivery(&mut fields)?;
     let id: Option<String> = fields.take("request_id")?;
     if let Some(id) = id.as_ref().filter(|id| id.len() > REQUEST_ID_BYTES_MAX) {
@@ -36,10 +36,10 @@ pub fn read(
     fields.finish()?;
     let empty = serde_json::value::RawValue::from_string("{}".into()).expect("it is JSON");
     let mut nested = Fields::of_object("sampling_params.", nested.unwrap_or(&empty))?;
-    let params = params(&mut nested, state)?;
+    let params = params(&mut nested, state, adapter)?;
     let logprobs = logprobs::of_number(&mut nested)?;
     nested.finish()?;
-    let head = Head::new(state, "");
+    let head = Head::new(state, "", adapter);
     let form = TokensForm {
         id: id.unwrap_or_else(|| head.id.clone()),
         usage: Usage { prompt_tokens: prompt.len(), drawn_tokens: 0 },

@@ -190,6 +190,7 @@ impl AgentPlay {
         };
         let settings = Settings {
             names: vec![self.model.clone(), "policy".to_string()],
+            adapters: Vec::new(),
             sampling: self.sampling,
             stop: self.stop.clone(),
             keep_stop: self.keep_stop,
