@@ -8,7 +8,7 @@ use plimsoll_infer::bound::Sources;
 use plimsoll_infer::runner::{Runner, open};
 use plimsoll_infer::sampler::sampling;
 use plimsoll_plan::plan_sampling;
-use plimsoll_rollout::{Ask, Finish, Listener, Live};
+use plimsoll_rollout::{Ask, Finish, Listener, Live, PrefixScope};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -54,6 +54,10 @@ fn serve(
             sampling: how,
             ends: &[],
             adapter: adapter(i),
+            prefix: PrefixScope::default(),
+            scores_prompt: false,
+            named: None,
+            lists: false,
         };
         ears.of_slot[live.admit(&ask).expect("a slot for each sequence")[0]] = i;
     }

@@ -1,5 +1,6 @@
 //! Tells models with other weights apart without reading all of them: ranks that train one model compare it.
 
+use crate::adapter::Adapter;
 use crate::mxfp4;
 use crate::open::OpenModel;
 use crate::storage::Storage;
@@ -51,6 +52,20 @@ impl OpenModel {
     }
 }
 
+impl Adapter {
+    /// Returns a SHA-256 of its tensors and its factor: adapters that compute alike have one hash.
+    ///
+    /// Errors: those of reading.
+    pub fn content_sha256(&self) -> Result<[u8; 32]> {
+        let mut hash = Sha256::new();
+        let (storage, mut tensors) = self.stored();
+        tensors.sort_by(|one, other| one.name.cmp(&other.name));
+        tensors.iter().try_for_each(|tensor| add(&mut hash, storage, tensor, tensor.bytes))?;
+        hash.update(self.config.scale().to_le_bytes());
+        Ok(hash.finalize().into())
+    }
+}
+
 fn part_bytes(num_tensors: u64) -> u64 {
     (READ_BYTES / (PARTS * num_tensors.max(1))).max(PART_BYTES_MIN)
 }
@@ -59,7 +74,7 @@ fn part_bytes(num_tensors: u64) -> u64 {
 fn add(hash: &mut Sha256, storage: &Storage, tensor: &TensorInfo, part: u64) -> Result<()> {
     hash.update(format!("{} {} {:?}\n", tensor.name, tensor.encoding.name(), tensor.shape));
     let last = tensor.bytes.saturating_sub(part);
-    let parts: &[u64] = if tensor.bytes <= PARTS * part { &[0] } else { &[0, last / 2, last] };
+    let parts: &[u64] = if tensor.bytes <= PARTS.saturating_mul(part) { &[0] } else { &[0, last / 2, last] };
     let bytes = if parts.len() == 1 { tensor.bytes } else { part };
     let mut buffer = vec![0; bytes as usize];
     for first in parts {

@@ -18,6 +18,7 @@ use plimsoll_device::Sampling;
 use plimsoll_files::OpenModel;
 use plimsoll_memory::Limits;
 use plimsoll_plan::{PerRole, PlanReport, devices, plan_sampling};
+use plimsoll_rollout::Live;
 use plimsoll_serve::{ImageHosts, Server, Settings, Texts, host_bytes};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -92,7 +93,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     };
     let settings = Settings {
         names: serving.names,
-        adapters: adapters.names.clone(),
+        adapters: adapters.served.clone(),
         sampling: usual,
         stop: verb.rollout.stop.clone(),
         keep_stop: verb.rollout.keep_stop,
@@ -135,6 +136,15 @@ fn run_of(
     run.lora = adapters.lora().or(run.lora.take());
     keep_within_positions(&mut run, model, prompt_tokens as usize)?;
     Ok(run)
+}
+
+/// Returns whether prompts that begin alike share keys, and why if they do not.
+pub fn prefix_words(report: &PlanReport) -> &'static str {
+    if Live::can_keep_prefixes(&report.shape.engine) {
+        "prompts that begin alike share keys"
+    } else {
+        "no keys are shared: the model has layers with windows"
+    }
 }
 
 /// Returns the bytes that the plan gives to clients, for the command's words.

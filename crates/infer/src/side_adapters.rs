@@ -8,6 +8,7 @@ use plimsoll_device::{ADAPTER_SLOTS_MAX, Device};
 use plimsoll_files::{Adapter, OpenModel};
 use plimsoll_model::{Adapters, AdaptersFrom, Decoder, ParamTable, SlotTable, load_adapters};
 use plimsoll_plan::Lora;
+use plimsoll_serve::ServedAdapter;
 use std::path::PathBuf;
 
 /// An adapter as a user names it.
@@ -21,7 +22,7 @@ pub struct NamedAdapter {
 /// Opened adapters, in the order of their slots.
 #[derive(Debug, Default)]
 pub struct SideAdapters {
-    pub names: Vec<String>,
+    pub served: Vec<ServedAdapter>,
     files: Vec<Adapter>,
 }
 
@@ -48,7 +49,7 @@ impl SideAdapters {
         for NamedAdapter { name, folder } in given {
             let adapter = Adapter::open(folder, &model.spec)?;
             check_built(&adapter, model)?;
-            all.names.push(name.clone());
+            all.served.push(ServedAdapter { name: name.clone(), sha256: adapter.content_sha256()? });
             all.files.push(adapter);
         }
         Ok(all)

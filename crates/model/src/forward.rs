@@ -7,6 +7,7 @@ use crate::parts;
 use crate::pass::Pass;
 use plimsoll_device::{Batch, Device, HeadOut, HeadSide, ListedTokens, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
+use std::ops::Range;
 
 /// Runs the embedding and all layers; leaves the final residual stream in the activations.
 pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
@@ -88,6 +89,61 @@ pub fn head_top(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_te
     }
 }
 
+/// Lists the most likely tokens of some head rows into their part of `Pass::listed`, after what computed their
+/// log-sum-exps at the same temperature.
+pub fn list_rows(
+    dev: &dyn Device,
+    decoder: &Decoder<'_>,
+    pass: &Pass<'_>,
+    rows: Range<usize>,
+    inv_temperature: f32,
+) {
+    let ListedTokens { ids, logprobs } = pass.listed().expect("a pass with listed tokens");
+    let (first, count, k) = (rows.start, rows.len(), pass.acts.limits.listed);
+    if count == 0 {
+        return;
+    }
+    let width = decoder.spec.hidden as usize;
+    let side = HeadSide {
+        x: normed(decoder, pass).slice(first * width, count * width),
+        w: decoder.params.head,
+        lse: pass.head_out().lse.slice(first, count),
+        logits: decoder.logits().and_times(inv_temperature),
+        tile: pass.vocabulary().1,
+    };
+    let [ids, logprobs] = [ids, logprobs].map(|buf| buf.slice(first * k, count * k));
+    dev.head_top(side, ListedTokens { ids, logprobs });
+}
+
+/// Computes the log-probabilities of given tokens at temperature 1, for the head rows after those of `draw_runs`: as
+/// `head` does. They are then their rows' tokens in `Pass::tokens`.
+pub fn score_rows<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, given: &[u32]) {
+    if given.is_empty() {
+        return;
+    }
+    let (first, width) = (pass.head_rows - given.len(), decoder.spec.hidden as usize);
+    let of = |buf: Buf<'p>| buf.slice(first, given.len());
+    let (tokens, out) = (of(pass.tokens()), pass.head_out());
+    dev.write_u32(tokens, 0, given);
+    let out = HeadOut { logprobs: of(out.logprobs), lse: of(out.lse), entropy: of(out.entropy) };
+    let x = normed(decoder, pass).slice(first * width, given.len() * width);
+    dev.head(x, decoder.params.head, tokens, decoder.logits(), pass.vocabulary().1, out);
+}
+
+/// Computes the log-probabilities at temperature 1 of tokens `ids`, [N, K], for the last N head rows, after
+/// `score_rows` of these. Returns them, [N, K] f32; what was listed for these rows is gone.
+pub fn name_rows<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, ids: &[u32]) -> Buf<'p> {
+    let listed = pass.listed().expect("a pass with listed tokens");
+    let (count, k) = (ids.len() / pass.acts.limits.listed, pass.acts.limits.listed);
+    let (first, width) = (pass.head_rows - count, decoder.spec.hidden as usize);
+    let [to, logprobs] = [listed.ids, listed.logprobs].map(|buf| buf.slice(first * k, count * k));
+    dev.write_u32(to, 0, ids);
+    let x = normed(decoder, pass).slice(first * width, count * width);
+    let lse = pass.head_out().lse.slice(first, count);
+    dev.head_listed(x, decoder.params.head, lse, decoder.logits(), to, logprobs);
+    logprobs
+}
+
 /// Computes the log-probabilities of tokens `ids`, [R, K], into `Pass::listed`, after `head` at the same temperature.
 pub fn head_listed(
     dev: &dyn Device,
@@ -131,7 +187,8 @@ pub fn draw<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, how: S
     draw_runs(dev, decoder, pass, &[(pass.head_rows, how)])
 }
 
-/// Draws as `draw` does, in consecutive runs of head rows, each with its own sampling.
+/// Draws as `draw` does, in consecutive runs of head rows, each with its own sampling. Rows after the last run are left
+/// to `score_rows`.
 pub fn draw_runs<'p>(
     dev: &dyn Device,
     decoder: &Decoder<'_>,
@@ -155,7 +212,7 @@ pub fn draw_runs<'p>(
         dev.sample(Sample { x, w, keys, how, logits, tile, tokens: of(tokens), out });
         first += rows;
     }
-    assert_eq!(first, pass.head_rows, "every head row is in one run");
+    assert!(first <= pass.head_rows, "{first} of {} head rows", pass.head_rows);
     tokens
 }
 

@@ -38,7 +38,10 @@ pub use adapters::{
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
 pub use cache_index::CacheIndex;
 pub use decoder::{Decoder, Layers, Way};
-pub use forward::{advance, draw, draw_runs, head, head_listed, head_top, layers, upload_keys, values};
+pub use forward::{
+    advance, draw, draw_runs, head, head_listed, head_top, layers, list_rows, name_rows, score_rows,
+    upload_keys, values,
+};
 pub use images::{
     ImageIndex, ImageLimits, ImageRegions, Images, SeenImages, TextImage, TextPlaces, VectorGradients,
     images_layout, kept_rows_layout, place_rows, vectors_layout,

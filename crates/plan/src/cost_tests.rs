@@ -94,6 +94,7 @@ fn every_saving_of_memory_costs_time() {
         prompt_tokens: 46,
         new_tokens: 64,
         ahead: false,
+        listed: 0,
         caches: Caches::paged(blocks),
     };
     let seconds = |engine| rollout(&work(), &model, &engine, &rates);
@@ -121,6 +122,7 @@ fn places_for_carried_prompts_save_time() {
             prompt_tokens: 46,
             new_tokens: 64,
             ahead: false,
+            listed: 0,
             caches: Caches::paged(1000),
         };
         rollout(work, &model, &engine, &rates)

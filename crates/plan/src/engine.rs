@@ -4,7 +4,7 @@ use crate::planner::{Planner, Purpose};
 use plimsoll_arch::{CacheSpec, Caches};
 use plimsoll_base::Bytes;
 use plimsoll_config::RunSpec;
-use plimsoll_rollout::EngineLimits;
+use plimsoll_rollout::{EngineLimits, LISTED};
 
 impl Planner<'_> {
     /// Returns the limits of an engine of `sequences` sequences. `rollout.kv_blocks` bounds every cache with blocks.
@@ -15,6 +15,7 @@ impl Planner<'_> {
         let group = if shares_prompts { run.rollout.group_size as usize } else { 1 };
         let prefill = (sequences * prompt_tokens).next_power_of_two().min(self.row.prefill_rows);
         let specs = self.facts.spec.caches(prompt_tokens + new_tokens - 1);
+        let has_clients = self.facts.host.clients > Bytes(0);
         let limits = EngineLimits {
             sequences,
             rows: prefill.max(sequences),
@@ -22,6 +23,7 @@ impl Planner<'_> {
             prompt_tokens,
             new_tokens,
             ahead: self.row.runs_ahead,
+            listed: if has_clients { LISTED.min(self.facts.spec.vocab as usize) } else { 0 },
             caches: specs.iter().map(|of| (of.cache, 0)).collect(),
         };
         let units = |of: &CacheSpec| (of.cache, self.units(run, &limits, of, group));

@@ -13,7 +13,7 @@ use plimsoll_device::{PORTION_BYTES, ScratchLimits};
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{Mode, PassLimits, adapters_layout, rope, slots_layout};
-use plimsoll_rollout::{Engine, Lengths, Samples, layout as engine_layout};
+use plimsoll_rollout::{Engine, Lengths, Live, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
 /// Process memory that no run changes: allocator slack, messages, metrics, run file. Measured at 1 to 2.5 MiB.
@@ -125,6 +125,7 @@ impl RunShape {
             layout.outside(name, "device", self.target.pool, Place::Process, bytes);
         }
         self.host_rows(&mut layout);
+        host_row(&mut layout, "serve.prefixes", "serve", Place::Heap, self.prefix_bytes());
         self.disk_rows(&mut layout);
         Ok(layout)
     }
@@ -376,6 +377,11 @@ impl RunShape {
         let samples = Samples::bytes(training.sequences, training.response_tokens, 1);
         let waiting = training.ahead as u64 + 1;
         samples.saturating_mul(waiting).saturating_add(groups.saturating_mul(waiting + 1))
+    }
+
+    /// Returns the bytes of the table that finds what prompts of clients share of the KV blocks.
+    fn prefix_bytes(&self) -> u64 {
+        if self.host.clients.0 > 0 { Live::prefix_bytes(&self.engine) } else { 0 }
     }
 
     fn host_rows(&self, layout: &mut Layout) {

@@ -10,7 +10,9 @@ use crate::engine::{Engine, Model, Request, RolloutStats, StopCondition, push_ke
 use crate::limits::{PASSES_MAX, bucket};
 use plimsoll_base::Result;
 use plimsoll_device::{ATTENTION_CHUNK, NO_PARENT, Pipeline, Sampling};
-use plimsoll_model::{Pass, advance, draw, layers, rehearsal_sizes, upload_keys};
+use plimsoll_model::{
+    Pass, advance, draw, layers, list_rows, name_rows, rehearsal_sizes, score_rows, upload_keys,
+};
 
 /// Inputs and outputs of a run of passes.
 pub(crate) struct Run<'r, 'a, 'p> {
@@ -85,6 +87,11 @@ impl Engine {
                 layers(dev, decoder, &pass);
                 upload_keys(dev, &pass, &self.keys);
                 draw(dev, decoder, &pass, sampling);
+                if pass.listed().is_some() {
+                    score_rows(dev, decoder, &pass, &self.keys[..heads]);
+                    list_rows(dev, decoder, &pass, 0..heads, 1.0);
+                    name_rows(dev, decoder, &pass, &vec![0; self.limits.listed]);
+                }
             }
             for (rows, keys_max) in self.limits.recorded_sizes() {
                 self.rehearse_run(&run, rows, keys_max);

@@ -9,9 +9,10 @@ use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{
     Activations, Decoder, ImageIndex, NO_SLOT, Pass, PassIndex, SeenImages, TextImage, TextPlaces, draw_runs,
-    layers, upload_keys,
+    layers, list_rows, name_rows, score_rows, upload_keys,
 };
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Decides when a response ends, in addition to end-of-text and length; implemented where there is text.
 pub trait StopCondition {
@@ -119,6 +120,19 @@ pub struct Model<'m, 'a, 'p> {
     pub sight: Option<SeenImages<'m, 'p>>,
 }
 
+/// What the head computes for the head rows of a pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HeadRuns<'r> {
+    /// Consecutive rows from the first on that draw with the same sampling.
+    pub(crate) runs: &'r [(usize, Sampling)],
+    /// The tokens of the rows after those, whose log-probabilities at temperature 1 are computed.
+    pub(crate) given: &'r [u32],
+    /// Tokens of each given row, `EngineLimits::listed` each, whose log-probabilities are computed too; or none.
+    pub(crate) named: &'r [u32],
+    /// Rows whose most likely tokens are listed, with one by the temperature of their run.
+    pub(crate) listed: &'r [(Range<usize>, f32)],
+}
+
 /// The rollout engine. Its vectors are allocated once and never grow.
 #[derive(Debug)]
 pub struct Engine {
@@ -128,6 +142,10 @@ pub struct Engine {
     pub(crate) keys: Vec<u32>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<f32>,
+    /// The most likely tokens of each head row and their log-probabilities, `EngineLimits::listed` each.
+    pub(crate) listed: (Vec<u32>, Vec<f32>),
+    /// Log-probabilities of named tokens of the last head rows, as many each.
+    pub(crate) named: Vec<f32>,
     /// Whether the response of each row has ended, in passes that run ahead.
     pub(crate) ended: Vec<bool>,
     /// The environment's latest answer.
@@ -150,6 +168,8 @@ impl Engine {
             keys: Vec::with_capacity(rows * 3),
             tokens: vec![0; rows],
             logprobs: vec![0.0; rows],
+            listed: (vec![0; rows * limits.listed], vec![0.0; rows * limits.listed]),
+            named: vec![0.0; rows * limits.listed],
             ended: Vec::with_capacity(rows),
             answer: Vec::new(),
             drawn_ends: None,
@@ -175,11 +195,12 @@ impl Engine {
     pub fn take_adapters(&mut self) {
         self.index.adapters.reserve_exact(self.limits.pass().rows);
         self.schedule.adapters = vec![NO_SLOT; self.limits.samples];
+        self.schedule.by_adapter = Vec::with_capacity(self.limits.sequences + 1);
     }
 
     /// Returns the heap bytes that `take_adapters` adds.
     pub fn adapter_bytes(limits: &EngineLimits) -> u64 {
-        4 * (limits.pass().rows + limits.samples) as u64
+        (4 * (limits.pass().rows + limits.samples) + 8 * (limits.sequences + 1)) as u64
     }
 
     /// Returns the heap bytes that `take_images` adds.
@@ -209,7 +230,7 @@ impl Engine {
         let answer = 8 * limits.new_tokens as u64; // A vector that grows by doubling.
         Schedule::bytes(limits)
             + PassIndex::bytes(&limits.pass())
-            + 21 * limits.pass().head_rows as u64
+            + (21 + 12 * limits.listed as u64) * limits.pass().head_rows as u64
             + answer
     }
 
@@ -297,7 +318,13 @@ impl Engine {
                 Next::Nothing => break,
             }
             let runs = [(self.index.head_rows.len(), request.sampling)];
-            self.pass(model, &runs, |s| request.sample_id(s), out, &mut stats)?;
+            self.pass(
+                model,
+                &HeadRuns { runs: &runs, ..HeadRuns::default() },
+                |s| request.sample_id(s),
+                out,
+                &mut stats,
+            )?;
             for row in 0..self.index.head_rows.len() {
                 self.take_token(row, request, stop, out)?;
             }
@@ -306,14 +333,14 @@ impl Engine {
         Ok(stats)
     }
 
-    /// Runs the model over the scheduled rows. `runs`: consecutive head rows with the same sampling; a sample draws
-    /// with the random numbers of `id_of`. Tokens and log-probabilities are copied to the host.
+    /// Runs the model over the scheduled rows. A sample draws with the random numbers of `id_of`. Tokens and
+    /// log-probabilities are copied to the host.
     ///
     /// Errors: those of the device.
     pub(crate) fn pass(
         &mut self,
         model: Model<'_, '_, '_>,
-        runs: &[(usize, Sampling)],
+        heads: &HeadRuns<'_>,
         id_of: impl Fn(usize) -> u64,
         out: &Samples,
         stats: &mut RolloutStats,
@@ -325,9 +352,23 @@ impl Engine {
         for &s in &self.schedule.head_samples {
             push_key(&mut self.keys, id_of(s), out.ids(s).len());
         }
-        upload_keys(dev, &pass, &self.keys);
-        let tokens = draw_runs(dev, decoder, &pass, runs);
         let r = self.index.head_rows.len();
+        self.keys.resize(3 * r, 0);
+        upload_keys(dev, &pass, &self.keys);
+        let tokens = draw_runs(dev, decoder, &pass, heads.runs);
+        score_rows(dev, decoder, &pass, heads.given);
+        for (rows, inv_temperature) in heads.listed {
+            list_rows(dev, decoder, &pass, rows.clone(), *inv_temperature);
+        }
+        if let Some(of) = pass.listed().filter(|_| !heads.listed.is_empty()) {
+            let count = r * self.limits.listed;
+            dev.read_u32(of.ids, 0, &mut self.listed.0[..count]);
+            dev.read_f32(of.logprobs, 0, &mut self.listed.1[..count]);
+        }
+        if !heads.named.is_empty() {
+            let logprobs = name_rows(dev, decoder, &pass, heads.named);
+            dev.read_f32(logprobs, 0, &mut self.named[..heads.named.len()]);
+        }
         dev.read_u32(tokens, 0, &mut self.tokens[..r]);
         dev.read_f32(pass.head_out().logprobs, 0, &mut self.logprobs[..r]);
         stats.passes += 1;

@@ -5,6 +5,7 @@
 //! while it runs, except an environment's answers between turns, which are bounded by the longest response.
 
 mod ahead;
+mod ask;
 mod ends;
 mod engine;
 mod group_times;
@@ -14,10 +15,11 @@ mod live;
 mod samples;
 mod schedule;
 
+pub use ask::{Ask, AskImage, ENDS_MAX, NamedTokens, PrefixScope};
 pub use ends::DrawnEnds;
 pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, SoFar, StopCondition};
 pub use group_times::GroupTimes;
 pub use lengths::{Lengths, deal};
-pub use limits::{EngineLimits, OnFull, layout};
-pub use live::{Ask, AskImage, ENDS_MAX, Listener, Live};
+pub use limits::{EngineLimits, LISTED, OnFull, layout};
+pub use live::{Likeliest, Listener, Live};
 pub use samples::{Finish, Samples, Turn};

@@ -28,6 +28,8 @@ pub struct EngineLimits {
     pub new_tokens: usize,
     /// True if decode passes run ahead of the host, in buckets of rows, on devices with a pipeline.
     pub ahead: bool,
+    /// Most likely tokens that are listed of a head row, for requests that ask for some; 0 if none may.
+    pub listed: usize,
     /// The caches, with their units per layer.
     pub caches: Caches,
 }
@@ -55,6 +57,11 @@ impl Count {
         self.less(room) == Count::default()
     }
 }
+
+/// Most likely tokens of a row that clients may ask for.
+pub const LISTED: usize = 20;
+/// Rows of prompts that go through the head in a pass, at least, where clients may ask for these.
+const SCORED_ROWS: usize = 64;
 
 /// Maximum passes that run ahead of the host: a sequence that ends early keeps its row until then.
 pub(crate) const PASSES_MAX: usize = 64;
@@ -165,10 +172,11 @@ impl EngineLimits {
         } else {
             (self.sequences, self.blocks_per_sequence(), 0)
         };
+        let (rows, scored) = (self.rows.max(sequences), if self.listed > 0 { SCORED_ROWS } else { 0 });
         PassLimits {
-            rows: self.rows.max(sequences),
-            head_rows: sequences,
-            listed: 0,
+            rows,
+            head_rows: (sequences + scored).min(rows),
+            listed: self.listed,
             taught: 0,
             segments: sequences,
             table_entries: sequences * stride,

@@ -3,7 +3,8 @@
 //!
 //! Rows with the same sampling go through the sampler together: a pass has one draw per distinct sampling.
 
-use crate::engine::{Engine, Model, RolloutStats};
+use crate::ask::{Ask, AskImage, ENDS_MAX, NamedTokens};
+use crate::engine::{Engine, HeadRuns, Model, RolloutStats};
 use crate::limits::EngineLimits;
 use crate::samples::{Finish, Samples};
 use crate::schedule::slots::Opening;
@@ -11,41 +12,34 @@ use crate::schedule::{Next, Schedule};
 use plimsoll_base::Result;
 use plimsoll_device::Sampling;
 use plimsoll_model::{NO_SLOT, TextImage};
+use std::ops::Range;
+use std::sync::Arc;
 
-/// Maximum tokens that may end one request.
-pub const ENDS_MAX: usize = 128;
-
-/// An image of a prompt: `rows` times `columns` vectors of the table from `first` on, as rows of the prompt name them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AskImage {
-    pub first: u32,
-    pub rows: u32,
-    pub columns: u32,
-}
-
-/// A request: one prompt and its responses.
-#[derive(Clone, Copy, Debug)]
-pub struct Ask<'r> {
-    /// Token ids, at least one; with `max_new_tokens` within `EngineLimits::context`.
-    pub prompt: &'r [u32],
-    /// The images of the prompt, by their first vectors, ascending. Their vectors stay as they are until all responses
-    /// have ended.
-    pub images: &'r [AskImage],
-    /// One per response: the number whose random numbers it draws with.
-    pub sample_ids: &'r [u64],
-    /// From 1 to `EngineLimits::new_tokens`.
-    pub max_new_tokens: usize,
-    pub sampling: Sampling,
-    /// Tokens that end a response, at most `ENDS_MAX`.
-    pub ends: &'r [u32],
-    /// The slot of its adapter, of a model with several; none for the model alone.
-    pub adapter: Option<u32>,
+/// Tokens of a row, most likely first, of equals the lower id first, and their log-probabilities.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Likeliest<'l> {
+    pub ids: &'l [u32],
+    pub logprobs: &'l [f32],
 }
 
 /// Receives the engine's tokens.
 pub trait Listener {
+    /// Called with the tokens of a prompt after its first, in order, and their log-probabilities; before the first
+    /// token
+    /// of a response to it. `slot`: that of one of its responses.
+    fn scored(&mut self, _slot: usize, _token: u32, _logprob: f32, _likeliest: Likeliest<'_>) {}
+
+    /// Called after `scored` with the log-probabilities of the tokens that the request names there.
+    fn named(&mut self, _slot: usize, _logprobs: &[f32]) {}
+
+    /// Called before `drawn`, with what could have been drawn.
+    fn listed(&mut self, _slot: usize, _likeliest: Likeliest<'_>) {}
+
     /// Called with a token drawn for the response in `slot`, which keeps it. Returns true to end the response.
     fn drawn(&mut self, slot: usize, token: u32, logprob: f32) -> bool;
+
+    /// Called before the first token of the response in `slot`, with the tokens of its prompt whose keys were there.
+    fn begun(&mut self, _slot: usize, _cached_tokens: usize) {}
 
     /// Called when the response in `slot` has ended and the slot is free. An error is that of its own logits.
     fn ended(&mut self, slot: usize, how: Result<Finish>);
@@ -62,6 +56,13 @@ pub struct Live<'e, 'a, 'p> {
     heads: Vec<(u32, usize)>,
     /// Consecutive rows with the same sampling.
     runs: Vec<(usize, Sampling)>,
+    /// Tokens of prompts whose log-probabilities are computed.
+    given: Vec<u32>,
+    /// By group, and those of the rows that are scored in a pass.
+    named: Vec<Option<Arc<NamedTokens>>>,
+    named_ids: Vec<u32>,
+    /// Consecutive rows of which the likeliest tokens are listed, and one by their temperature.
+    listed: Vec<(Range<usize>, f32)>,
     next_ticket: u64,
     stats: RolloutStats,
 }
@@ -72,7 +73,11 @@ struct Slot {
     max_new_tokens: usize,
     sampling: Sampling,
     ends: Vec<u32>,
+    lists: bool,
 }
+
+/// Bytes of a group's place for named tokens, whose ids belong to their request.
+const NAMED_BYTES: usize = size_of::<Option<Arc<NamedTokens>>>();
 
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
 
@@ -90,7 +95,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         }
         engine.schedule.begin_slots();
         out.reset(limits.samples);
-        let slot = Slot { sample_id: 0, max_new_tokens: 0, sampling: GREEDY, ends: Vec::new() };
+        let slot = Slot { sample_id: 0, max_new_tokens: 0, sampling: GREEDY, ends: Vec::new(), lists: false };
         let mut live = Live {
             model,
             engine,
@@ -99,6 +104,10 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             prompts: (0..limits.samples).map(|_| Vec::with_capacity(limits.context())).collect(),
             heads: Vec::with_capacity(heads),
             runs: Vec::with_capacity(heads),
+            given: Vec::with_capacity(heads),
+            named: vec![None; limits.samples],
+            named_ids: Vec::with_capacity(heads * limits.listed),
+            listed: Vec::with_capacity(heads),
             next_ticket: 0,
             stats: RolloutStats::default(),
         };
@@ -108,10 +117,28 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
 
     /// Returns the heap bytes in addition to those of the engine and its samples.
     pub fn host_bytes(limits: &EngineLimits) -> u64 {
-        let slot = size_of::<Slot>() + ENDS_MAX * 4 + size_of::<Vec<u32>>() + limits.context() * 4;
-        let head = size_of::<(u32, usize)>() + size_of::<(usize, Sampling)>();
+        let slot =
+            size_of::<Slot>() + ENDS_MAX * 4 + size_of::<Vec<u32>>() + limits.context() * 4 + NAMED_BYTES;
+        let list = size_of::<u32>() * (1 + limits.listed) + size_of::<(Range<usize>, f32)>();
+        let head = size_of::<(u32, usize)>() + size_of::<(usize, Sampling)>() + list;
         let own = limits.samples * slot + limits.pass().head_rows * head;
         own as u64 + Schedule::slots_bytes(limits)
+    }
+
+    /// Keeps the full blocks of prompts and responses, and some states of prompts, for prompts that begin alike, from
+    /// now on: before the first request. Bits do not depend on it. Does nothing if the model's caches do not allow it.
+    pub fn keep_prefixes(&mut self) {
+        self.engine.schedule.keep_prefixes();
+    }
+
+    /// Returns whether `keep_prefixes` keeps anything: not next to windows shorter than a sequence.
+    pub fn can_keep_prefixes(limits: &EngineLimits) -> bool {
+        Schedule::shares_prefixes(limits)
+    }
+
+    /// Returns the heap bytes that `keep_prefixes` adds.
+    pub fn prefix_bytes(limits: &EngineLimits) -> u64 {
+        Schedule::prefix_bytes(limits)
     }
 
     /// Returns the heap bytes that prompts with images add.
@@ -150,6 +177,18 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             Some(adapter) => *adapter = ask.adapter.unwrap_or(NO_SLOT),
             None => assert!(ask.adapter.is_none(), "an adapter for a model without slots"),
         }
+        let vocab = self.model.decoder.spec.vocab;
+        self.engine.schedule.hash_prompt(group, &slots, ask, vocab);
+        self.engine.schedule.score_prompt(group, ask.scores_prompt);
+        self.named[group] = ask.named.filter(|_| limits.listed > 0).cloned();
+        if let Some(named) = &self.named[group] {
+            assert!(
+                ask.scores_prompt && (1..=limits.listed).contains(&named.per_row),
+                "{} tokens",
+                named.per_row
+            );
+            assert_eq!(named.ids.len(), (ask.prompt.len() - 1) * named.per_row, "K tokens in place of each");
+        }
         self.prompts[group].clear();
         self.prompts[group].extend_from_slice(ask.prompt);
         for (&s, &sample_id) in slots.iter().zip(ask.sample_ids) {
@@ -157,6 +196,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             let slot = &mut self.slots[s];
             (slot.sample_id, slot.max_new_tokens, slot.sampling) =
                 (sample_id, ask.max_new_tokens, ask.sampling);
+            slot.lists = ask.lists && limits.listed > 0;
             slot.ends.clear();
             slot.ends.extend_from_slice(ask.ends);
         }
@@ -171,7 +211,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             return;
         };
         let of =
-            |&AskImage { first, rows, columns }: &AskImage| TextImage { first, rows, columns, at: first };
+            |&AskImage { first, rows, columns, .. }: &AskImage| TextImage { first, rows, columns, at: first };
         let images: Vec<TextImage> = ask.images.iter().map(of).collect();
         places.fill(ask.prompt, vocab, &images).expect("rows of whole images");
     }
@@ -190,8 +230,10 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             return Ok(false);
         }
         self.order_heads();
-        let Live { model, engine, out, slots, runs, stats, .. } = self;
-        engine.pass(*model, runs, |s| slots[s].sample_id, out, stats)?;
+        let Live { model, engine, out, slots, runs, given, named_ids, listed, stats, .. } = self;
+        let heads = HeadRuns { runs, given, named: named_ids, listed };
+        engine.pass(*model, &heads, |s| slots[s].sample_id, out, stats)?;
+        self.report_scored(listener);
         for row in 0..self.heads.len() {
             self.take(row, listener);
         }
@@ -212,6 +254,11 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         self.engine.schedule.blocks()
     }
 
+    /// Returns the blocks among the free ones that a prompt may still read.
+    pub fn kept_blocks(&self) -> usize {
+        self.engine.schedule.num_kept()
+    }
+
     /// Returns the counts since the start.
     pub fn stats(&self) -> RolloutStats {
         RolloutStats { preemptions: self.engine.schedule.preemptions, ..self.stats }
@@ -224,14 +271,59 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let rows = index.head_rows.iter().zip(&schedule.head_samples);
         self.heads.extend(rows.map(|(&row, &slot)| (row, slot)));
         let slots = &self.slots;
-        self.heads.sort_unstable_by_key(|&(row, slot)| (bits(&slots[slot].sampling), row, slot));
+        let key = |slot: usize| (bits(&slots[slot].sampling), slots[slot].lists);
+        self.heads.sort_unstable_by_key(|&(row, slot)| (key(slot), row, slot));
         self.runs.clear();
+        self.listed.clear();
         for (at, &(row, slot)) in self.heads.iter().enumerate() {
             (index.head_rows[at], schedule.head_samples[at]) = (row, slot);
             let sampling = slots[slot].sampling;
             match self.runs.last_mut().filter(|(_, last)| bits(last) == bits(&sampling)) {
                 Some((count, _)) => *count += 1,
                 None => self.runs.push((1, sampling)),
+            }
+            if slots[slot].lists {
+                list_row(&mut self.listed, at, sampling.inv_temperature());
+            }
+        }
+        // Rows of prompts are the last ones.
+        self.given.clear();
+        self.named_ids.clear();
+        let names = schedule.scored.iter().any(|of| self.named[schedule.group(of.sample)].is_some());
+        let k = if names { schedule.listed() } else { 0 };
+        for (at, of) in (self.heads.len()..).zip(&schedule.scored) {
+            index.head_rows.push(of.row);
+            self.given.push(of.next);
+            if let Some(named) = &self.named[schedule.group(of.sample)].as_ref().filter(|_| names) {
+                self.named_ids.extend_from_slice(&named.ids[of.position * named.per_row..][..named.per_row]);
+            }
+            // Token 0 fills what a row does not name.
+            self.named_ids.resize(self.given.len() * k, 0);
+            if slots[of.sample].lists {
+                list_row(&mut self.listed, at, 1.0);
+            }
+        }
+    }
+
+    /// Returns the likeliest tokens of a head row of the last pass; none for a slot that lists none.
+    fn likeliest(engine: &Engine, row: usize, lists: bool) -> Likeliest<'_> {
+        let k = engine.limits.listed;
+        let (ids, logprobs) = &engine.listed;
+        if lists {
+            Likeliest { ids: &ids[row * k..][..k], logprobs: &logprobs[row * k..][..k] }
+        } else {
+            Likeliest::default()
+        }
+    }
+
+    fn report_scored(&self, listener: &mut dyn Listener) {
+        let engine = &*self.engine;
+        for (row, of) in (self.heads.len()..).zip(&engine.schedule.scored) {
+            let likeliest = Self::likeliest(engine, row, self.slots[of.sample].lists);
+            listener.scored(of.sample, of.next, engine.logprobs[row], likeliest);
+            if let Some(named) = &self.named[engine.schedule.group(of.sample)] {
+                let first = (row - self.heads.len()) * engine.limits.listed;
+                listener.named(of.sample, &engine.named[first..][..named.per_row]);
             }
         }
     }
@@ -242,6 +334,12 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let how = match engine.take_drawn(row, out) {
             Err(err) => Err(err),
             Ok((_, token, logprob)) => {
+                if out.ids(s).len() == 1 {
+                    listener.begun(s, engine.schedule.found_tokens(s));
+                }
+                if slots[s].lists {
+                    listener.listed(s, Self::likeliest(engine, row, true));
+                }
                 let (stops, ends) =
                     (listener.drawn(s, token, logprob), (&*slots[s].ends, slots[s].max_new_tokens));
                 let Some(finish) = engine.finish(s, token, ends, out, |_| stops) else { return };
@@ -250,6 +348,17 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         };
         engine.schedule.close(s);
         listener.ended(s, how);
+    }
+}
+
+/// Adds a row to the runs of rows that are listed.
+fn list_row(runs: &mut Vec<(Range<usize>, f32)>, row: usize, inv_temperature: f32) {
+    let is_next = |(last, inv): &&mut (Range<usize>, f32)| {
+        last.end == row && inv.to_bits() == inv_temperature.to_bits()
+    };
+    match runs.last_mut().filter(is_next) {
+        Some((last, _)) => last.end += 1,
+        None => runs.push((row..row + 1, inv_temperature)),
     }
 }
 

@@ -9,17 +9,24 @@
 //!
 //! `Cache` decides how many units a prompt and a response hold, and until when; the schedule treats all caches alike.
 
+mod hashes;
 mod held;
+mod kept;
+mod kept_states;
+mod prefixes;
 mod room;
 mod runs;
+mod scored;
 pub(crate) mod slots;
 
 use crate::limits::Count;
 use crate::{EngineLimits, OnFull, Samples};
+use hashes::Prefixes;
 use held::{Pools, SequenceUnits, Span};
 use plimsoll_arch::{Cache, Extent};
 use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE};
 use plimsoll_model::{PassIndex, TextPlaces};
+use std::ops::Range;
 
 /// A prompt and the blocks of its keys.
 #[derive(Debug, Default)]
@@ -66,6 +73,18 @@ pub(crate) enum Next {
     Nothing,
 }
 
+/// A row of a prompt in a pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScoredRow {
+    pub(crate) row: u32,
+    /// A sequence of its group.
+    pub(crate) sample: usize,
+    /// The row's position.
+    pub(crate) position: usize,
+    /// The prompt's token after the row.
+    pub(crate) next: u32,
+}
+
 #[derive(Debug)]
 struct Sequence {
     state: State,
@@ -98,12 +117,20 @@ pub(crate) struct Schedule {
     pub(crate) preemptions: u64,
     /// Sample of each head row of the current pass.
     pub(crate) head_samples: Vec<usize>,
+    /// Further head rows of the current pass: rows of prompts whose next token has its log-probability computed.
+    pub(crate) scored: Vec<ScoredRow>,
+    /// By group the position from which on its prompt's rows are scored; empty without clients.
+    scored_from: Vec<usize>,
     /// Places of each group's rows, if images may be among them; else empty.
     pub(crate) places: Vec<TextPlaces>,
     /// Places of a sequence's rows in place of its group's, where answers have images; empty as `places` is.
     pub(crate) own_places: Vec<Option<TextPlaces>>,
     /// The slot of each group's adapter, if rows choose among several; else empty.
     pub(crate) adapters: Vec<u32>,
+    /// Sequences that only decode, those of one adapter together; with room for all if rows choose adapters.
+    pub(crate) by_adapter: Vec<usize>,
+    /// The blocks that prompts share, if some are kept for that.
+    prefixes: Option<Prefixes>,
 }
 
 impl Schedule {
@@ -132,9 +159,13 @@ impl Schedule {
             promised: Count::default(),
             preemptions: 0,
             head_samples: Vec::with_capacity(limits.sequences),
+            scored: Vec::new(),
+            scored_from: Vec::new(),
             places: Vec::new(),
             own_places: Vec::new(),
             adapters: Vec::new(),
+            by_adapter: Vec::new(),
+            prefixes: None,
         }
     }
 
@@ -146,7 +177,7 @@ impl Schedule {
         (limits.samples * each + units * 4 + limits.sequences * 16) as u64
     }
 
-    /// Starts a request; every block is free again.
+    /// Starts a request; every block is free again, and none is kept for a later prompt.
     pub(crate) fn begin(&mut self, prompt_lens: impl ExactSizeIterator<Item = usize>, group_size: usize) {
         self.num_groups = prompt_lens.len();
         (self.promised, self.preemptions) = (Count::default(), 0);
@@ -160,6 +191,9 @@ impl Schedule {
             sequence.held.give_back(&mut self.pools);
             sequence.state = State::Done;
         }
+        self.forget_prefixes();
+        self.scored_from.clear();
+        self.scored.clear();
         for (group, prompt_tokens) in self.groups.iter_mut().zip(prompt_lens) {
             (group.prompt_tokens, group.new_tokens) = (prompt_tokens, self.limits.new_tokens);
             (group.computed, group.live, group.running) = (0, group_size, 0);
@@ -182,6 +216,8 @@ impl Schedule {
     ) -> Next {
         index.clear();
         self.head_samples.clear();
+        self.scored.clear();
+        self.give_back_states();
         self.drop_unneeded();
         self.admit(samples);
         if self.running.is_empty() {
@@ -193,6 +229,7 @@ impl Schedule {
             return if self.num_paused > 0 { Next::Answer } else { Next::Nothing };
         }
         self.grow(samples);
+        self.push_decoding(samples, index);
         let mut at = 0;
         while at < self.running.len() && index.ids.len() < self.limits.rows {
             let s = self.running[at];
@@ -200,11 +237,42 @@ impl Schedule {
             if samples.ids(s).is_empty() || self.groups[g].computed < self.groups[g].prompt_tokens {
                 at += self.push_first_tokens(at, prompt(g), samples, index);
             } else {
-                self.push_sequence(s, samples.ids(s), index);
+                if self.rows_missing(s, samples) > 0 {
+                    self.push_sequence(s, samples.ids(s), index);
+                }
                 at += 1;
             }
         }
         Next::Pass
+    }
+
+    /// Adds the rows of all sequences that only decode, one each. They come first, so that a pass has them whatever
+    /// prompts it has room for; there are fewer of them than rows.
+    fn push_decoding(&mut self, samples: &Samples, index: &mut PassIndex) {
+        // Rows of one adapter follow each other: tiles of few adapters are fast.
+        let by_adapter = !self.adapters.is_empty();
+        if by_adapter {
+            self.by_adapter.clear();
+            self.by_adapter.extend(&self.running);
+            let (sequences, adapters) = (&self.sequences, &self.adapters);
+            self.by_adapter.sort_by_key(|s| adapters[sequences[*s].group]);
+        }
+        for at in 0..self.running.len() {
+            let s = if by_adapter { self.by_adapter[at] } else { self.running[at] };
+            let has_prompt = self.group_of(s).computed == self.group_of(s).prompt_tokens;
+            if has_prompt && !samples.ids(s).is_empty() && self.rows_missing(s, samples) == 1 {
+                self.push_sequence(s, samples.ids(s), index);
+            }
+        }
+    }
+
+    /// Returns the rows of a running sequence that are still to be computed: of its prompt, if some are missing there.
+    fn rows_missing(&self, s: usize, samples: &Samples) -> usize {
+        let group = self.group_of(s);
+        match group.prompt_tokens - group.computed {
+            0 => samples.ids(s).len() - self.sequences[s].computed,
+            rows => rows,
+        }
     }
 
     /// True if a sequence waits to start.
@@ -274,7 +342,14 @@ impl Schedule {
         let g = self.sequences[self.running[at]].group;
         let of_group = |&&s: &&usize| self.sequences[s].group == g;
         let count = self.running[at..].iter().take_while(of_group).count();
-        if self.push_prompt(g, prompt, index) {
+        let room = self.scored_room(g, self.prompt_room(at..at + count, samples, index));
+        if room == 0 {
+            return count;
+        }
+        let (first_row, first) = (index.ids.len(), self.groups[g].computed.min(prompt.len() - 1));
+        let reaches_end = self.push_prompt(g, prompt, room, index);
+        self.score_rows(self.running[at], prompt, (first_row, first), index.ids.len() - first_row);
+        if reaches_end {
             let row = index.ids.len() as u32 - 1;
             for &s in self.running[at..at + count].iter().filter(|&&s| samples.ids(s).is_empty()) {
                 index.head_rows.push(row);
@@ -284,13 +359,25 @@ impl Schedule {
         count
     }
 
-    /// Adds rows of a prompt whose keys are missing, at least its last. True if that one is reached.
-    fn push_prompt(&mut self, g: usize, prompt: &[u32], index: &mut PassIndex) -> bool {
-        let room = self.rows_left(index);
-        let group = &mut self.groups[g];
+    /// Returns the rows that a prompt may have in a pass, whose sequences are those of `running[own]`. One that needs
+    /// more
+    /// than a whole pass leaves up to a half of what is left to those after it, so none of them waits for all of it.
+    fn prompt_room(&self, own: Range<usize>, samples: &Samples, index: &PassIndex) -> usize {
+        let left = self.rows_left(index);
+        if self.rows_missing(self.running[own.start], samples) <= self.limits.rows {
+            return left;
+        }
+        let later = self.running[own.end..].iter().map(|&s| self.rows_missing(s, samples));
+        left - later.fold(0, usize::saturating_add).min(left / 2)
+    }
+
+    /// Adds up to `room` rows of a prompt whose keys are missing, at least its last. True if that one is reached.
+    fn push_prompt(&mut self, g: usize, prompt: &[u32], room: usize, index: &mut PassIndex) -> bool {
         // A sequence that starts after its prompt was computed needs the last row's output again.
-        let first = group.computed.min(prompt.len() - 1);
-        let rows = (prompt.len() - first).min(room);
+        let first = self.groups[g].computed.min(prompt.len() - 1);
+        let rows = self.rows_to_cut(g, first, (prompt.len() - first).min(room));
+        let begin = self.take_begin(g, first).or((first == 0).then_some(NO_STATE));
+        let group = &mut self.groups[g];
         let segment = Segment { first_position: first, tokens: &prompt[first..first + rows] };
         segment.push(self.places.get(g), self.adapters.get(g), index);
         let end = group.held.end();
@@ -301,10 +388,13 @@ impl Schedule {
                 span.push_table(0..end, self.limits.spare(cache), &mut to.tables);
             } else if let Some(state) = span.first() {
                 assert_eq!(first, group.computed, "a row is computed once after a state");
-                to.slots.extend([if first == 0 { NO_STATE } else { state }, state]);
+                to.slots.extend([begin.unwrap_or(state), state]);
             }
         }
-        group.computed = group.computed.max(first + rows);
+        let computed = group.computed;
+        group.computed = computed.max(first + rows);
+        self.name_prompt(g, computed);
+        self.keep_state(g);
         first + rows == prompt.len()
     }
 
@@ -344,6 +434,7 @@ impl Schedule {
         }
         sequence.has_tail |= tail > 0;
         sequence.computed = first + rows;
+        self.name_response(s, tokens);
         if first + rows == tokens.len() {
             index.head_rows.push(index.ids.len() as u32 - 1);
             self.head_samples.push(s);

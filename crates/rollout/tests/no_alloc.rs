@@ -42,6 +42,7 @@ fn main() {
             prompt_tokens: 40,
             new_tokens: 24,
             ahead: false,
+            listed: 0,
             caches: if source.ends_with("window") {
                 Caches::paged(9).and(Cache::Ring { keys: 16 }, 10)
             } else {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Rows of the embedding that ids are checked against.
 const VOCAB: u32 = 260;
-const LIMITS: Limits = Limits { slots: 4, queue: 4, context: 4096, new_tokens: 1024 };
+const LIMITS: Limits = Limits { slots: 4, queue: 4, context: 4096, new_tokens: 1024, listed: 20 };
 
 pub struct Bodies {
     state: Arc<ServerState>,

@@ -3,10 +3,10 @@
 
 use crate::gate::{Admission, Gate, SampledResponse};
 use crate::images::{HeldVectors, ImageTower, QueuedImages, Seeing};
-use crate::outbox::{End, Outbox};
+use crate::outbox::{End, Outbox, ScoredToken};
 use crate::state::{QueuedRequest, SamplingParams, ServerState};
 use plimsoll_base::{Error, Result};
-use plimsoll_rollout::{Ask, Finish, Listener, Live};
+use plimsoll_rollout::{Ask, Finish, Likeliest, Listener, Live};
 use plimsoll_text::{StopMatcher, StreamDecoder};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,7 +90,9 @@ pub struct Driver<'h, 'e, 'a, 'p> {
 }
 
 impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
-    pub fn new(live: Live<'e, 'a, 'p>, state: &'h ServerState) -> Driver<'h, 'e, 'a, 'p> {
+    /// Takes the engine, which keeps the keys of prompts for others from now on.
+    pub fn new(mut live: Live<'e, 'a, 'p>, state: &'h ServerState) -> Driver<'h, 'e, 'a, 'p> {
+        live.keep_prefixes();
         let slots = live.limits().samples;
         let streams = ResponseStreams { of_slot: (0..slots).map(|_| None).collect(), state };
         let queue = VecDeque::with_capacity(state.limits.responses());
@@ -189,6 +191,10 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
                 sampling: request.params.sampling,
                 ends: &request.params.ends,
                 adapter: request.params.adapter,
+                prefix: request.params.prefix,
+                scores_prompt: request.params.prompt_top.is_some(),
+                named: None,
+                lists: request.params.top.max(request.params.prompt_top.unwrap_or(0)) > 0,
             };
             let Some(slots) = self.live.admit(&ask) else { break };
             for (index, slot) in slots.into_iter().enumerate() {
@@ -213,6 +219,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
         let (free, all) = self.live.blocks();
         metrics.kv_blocks_free.set(free as u64);
         metrics.kv_blocks.set(all as u64);
+        metrics.kv_blocks_kept.set(self.live.kept_blocks() as u64);
         Ok(ran)
     }
 
@@ -252,6 +259,27 @@ impl ResponseStreams<'_> {
 }
 
 impl Listener for ResponseStreams<'_> {
+    fn begun(&mut self, slot: usize, cached_tokens: usize) {
+        let stream = self.of_slot[slot].as_ref().expect("a slot that begins has a stream");
+        if stream.is_first && cached_tokens > 0 {
+            self.state.metrics.cached_tokens.add(cached_tokens as u64);
+            stream.outbox.write(stream.index, |part| part.cached_tokens = cached_tokens);
+        }
+    }
+
+    fn scored(&mut self, slot: usize, id: u32, logprob: f32, likeliest: Likeliest<'_>) {
+        let stream = self.of_slot[slot].as_ref().expect("a slot with a prompt has a stream");
+        let rank = likeliest.ids.iter().position(|&other| other == id).map(|at| at + 1);
+        let listed = entries(likeliest, stream.params.prompt_top.unwrap_or(0));
+        let token = ScoredToken { id, logprob, rank, listed };
+        stream.outbox.write(stream.first, |part| part.prompt.push(token));
+    }
+
+    fn listed(&mut self, slot: usize, likeliest: Likeliest<'_>) {
+        let stream = self.of_slot[slot].as_mut().expect("a slot that draws has a stream");
+        stream.listed = entries(likeliest, stream.params.top);
+    }
+
     fn drawn(&mut self, slot: usize, token: u32, logprob: f32) -> bool {
         let stream = self.of_slot[slot].as_mut().expect("a slot that draws has a stream");
         let metrics = &self.state.metrics;
@@ -275,10 +303,21 @@ impl Listener for ResponseStreams<'_> {
     }
 }
 
+/// Returns the first of the likeliest tokens.
+fn entries(likeliest: Likeliest<'_>, most: usize) -> Vec<(u32, f32)> {
+    likeliest.ids.iter().copied().zip(likeliest.logprobs.iter().copied()).take(most).collect()
+}
+
 /// Turns the tokens of one response into text.
 struct ResponseStream {
     outbox: Arc<Outbox>,
     index: usize,
+    /// True of the first response to its prompt.
+    is_first: bool,
+    /// Index of that one in the outbox.
+    first: usize,
+    /// What could have been drawn in place of the next token.
+    listed: Vec<(u32, f32)>,
     params: Arc<SamplingParams>,
     decoder: StreamDecoder,
     matcher: StopMatcher,
@@ -318,6 +357,9 @@ impl ResponseStream {
             _vectors: request.prompt.images.as_ref().and_then(|images| images.held.clone()),
             outbox: request.outbox.clone(),
             index: request.first + index,
+            is_first: index == 0,
+            first: request.first,
+            listed: Vec::new(),
             decoder: StreamDecoder::new(params.skip_special),
             matcher: StopMatcher::new(&params.stops).expect("the stop strings were checked"),
             params,
@@ -352,10 +394,16 @@ impl ResponseStream {
             kept.logprobs.push(logprob);
             kept.text.push_str(&self.said);
         }
+        // The drawn token has one log-probability wherever it is written; the list's may differ in its last bit.
+        self.listed.iter_mut().filter(|(id, _)| *id == token).for_each(|(_, of)| *of = logprob);
+        let listed = std::mem::take(&mut self.listed);
         self.outbox.write(self.index, |part| {
             part.text.push_str(&self.said);
             part.ids.push(token);
             part.logprobs.push(logprob);
+            if self.params.top > 0 {
+                part.listed.push(listed);
+            }
         });
         self.stopped.is_some()
     }

@@ -6,6 +6,7 @@
 use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::uri::Uri;
 use plimsoll_base::{Error, Result, read_small_text};
+use sha2::{Digest, Sha256};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
@@ -67,6 +68,11 @@ impl Guard {
         }
         let by_address = query.split('&').filter_map(|pair| pair.strip_prefix("token=")).any(is_it);
         if by_address { Pass::ByAddress } else { Pass::No }
+    }
+
+    /// Returns a hash of the token, by which requests of one token share keys and others do not.
+    pub fn salt(&self) -> [u8; 32] {
+        Sha256::digest(self.token.as_deref().unwrap_or_default()).into()
     }
 
     pub fn cookie(&self) -> String {

@@ -31,7 +31,7 @@ mod state;
 pub use bodies::Bodies;
 pub use images::{ImageHosts, ImageTower, ServedImages};
 pub use limits::{CHOICES_MAX, host_bytes};
-pub use state::{Settings, Texts};
+pub use state::{ServedAdapter, Settings, Texts};
 
 use axum::Router;
 use episodes::EpisodeTable;

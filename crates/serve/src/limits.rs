@@ -3,7 +3,7 @@
 use crate::images::ServedImages;
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, Error};
-use plimsoll_rollout::{EngineLimits, Live};
+use plimsoll_rollout::{EngineLimits, LISTED, Live};
 use std::time::Duration;
 
 /// Responses of one prompt.
@@ -44,6 +44,10 @@ const DRAWN_BYTES: usize = 24;
 /// Bytes of a token as JSON, with its log-probability, its bytes, and both again among the most likely.
 const WRITTEN_BYTES: usize = 320;
 
+/// Bytes of a listed token from the engine to its client: its id and log-probability, both as values of JSON with its
+/// text and bytes, and those written.
+const LISTED_BYTES: usize = 1200;
+
 /// Time within which a request's head must come, and after which an idle connection is closed.
 pub const HEAD_WAIT: Duration = Duration::from_secs(20);
 /// Time within which a body must come.
@@ -63,15 +67,28 @@ pub struct Limits {
     pub context: usize,
     /// Tokens of a response.
     pub new_tokens: usize,
+    /// Likeliest tokens that the engine lists of a row; 0 if it lists none.
+    pub listed: usize,
 }
 
 impl Limits {
     pub fn of(engine: &EngineLimits, queue: usize) -> Limits {
-        Limits { slots: engine.samples, queue, context: engine.context(), new_tokens: engine.new_tokens }
+        Limits {
+            slots: engine.samples,
+            queue,
+            context: engine.context(),
+            new_tokens: engine.new_tokens,
+            listed: engine.listed,
+        }
     }
 
     pub fn responses(&self) -> usize {
         self.slots + self.queue
+    }
+
+    /// Returns the most tokens that are listed for requests at one time: all of one that is as long as it may be.
+    pub fn listed_entries(&self) -> usize {
+        self.context * (self.listed + 1)
     }
 
     pub fn connections(&self) -> usize {
@@ -111,7 +128,8 @@ impl Limits {
         let bodies = self.arrivals_bytes() + BODIES_MAX * body + encoding + THREAD_BYTES;
         let drawn = self.new_tokens * (DRAWN_BYTES + WRITTEN_BYTES);
         let responses = self.responses() * (REQUEST_BYTES + 4 * self.context + drawn);
-        Bytes((connections + bodies + responses) as u64)
+        let listed = self.listed_entries() * LISTED_BYTES;
+        Bytes((connections + bodies + responses + listed) as u64)
     }
 
     /// Requires that a prompt and its response fit.
@@ -151,6 +169,7 @@ pub fn host_bytes(
         prompt_tokens,
         new_tokens,
         ahead: true, // Which has the most rows.
+        listed: LISTED,
         caches: spec.caches(prompt_tokens + new_tokens).iter().map(|of| (of.cache, 0)).collect(),
     };
     let of_images = images.map_or(0, |served| {

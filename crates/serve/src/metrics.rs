@@ -54,6 +54,7 @@ pub struct Metrics {
     pub cancelled: Count,
     pub failed: Count,
     pub prompt_tokens: Count,
+    pub cached_tokens: Count,
     pub generated_tokens: Count,
     pub passes: Count,
     pub rows: Count,
@@ -63,6 +64,7 @@ pub struct Metrics {
     pub connections: Arc<Count>,
     pub kv_blocks_free: Count,
     pub kv_blocks: Count,
+    pub kv_blocks_kept: Count,
     pub first_token: Times,
     pub whole: Times,
 }
@@ -78,6 +80,12 @@ impl Metrics {
             ("cancelled_total", "counter", "Responses whose client had gone.", &self.cancelled),
             ("failed_total", "counter", "Responses that ended with an error.", &self.failed),
             ("prompt_tokens_total", "counter", "Tokens of prompts.", &self.prompt_tokens),
+            (
+                "cached_tokens_total",
+                "counter",
+                "Tokens of prompts whose keys were there.",
+                &self.cached_tokens,
+            ),
             ("generated_tokens_total", "counter", "Tokens that were drawn.", &self.generated_tokens),
             ("passes_total", "counter", "Passes of the model.", &self.passes),
             ("rows_total", "counter", "Rows of passes.", &self.rows),
@@ -86,6 +94,7 @@ impl Metrics {
             ("waiting", "gauge", "Responses that wait for a slot or for blocks.", &self.waiting),
             ("connections", "gauge", "Open connections.", &self.connections),
             ("kv_blocks_free", "gauge", "Free blocks of the KV cache.", &self.kv_blocks_free),
+            ("kv_blocks_kept", "gauge", "Free blocks that a prompt may read.", &self.kv_blocks_kept),
             ("kv_blocks", "gauge", "Blocks of the KV cache.", &self.kv_blocks),
         ] {
             let _ =

@@ -18,12 +18,29 @@ pub enum End {
     Failed(Box<Error>),
 }
 
+/// A token of a prompt and its log-probability.
+#[derive(Clone, Debug)]
+pub struct ScoredToken {
+    pub id: u32,
+    pub logprob: f32,
+    /// Its place among the likeliest tokens, from 1 on, if it is one of them.
+    pub rank: Option<usize>,
+    /// The likeliest tokens in its place.
+    pub listed: Vec<(u32, f32)>,
+}
+
 /// Holds a part of a response, from the end of the last part.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
     pub text: String,
     pub ids: Vec<u32>,
     pub logprobs: Vec<f32>,
+    /// The likeliest tokens in place of each, with their log-probabilities, if the client gets those.
+    pub listed: Vec<Vec<(u32, f32)>>,
+    /// The tokens of its prompt after the first, if the client gets those; of the first response to a prompt.
+    pub prompt: Vec<ScoredToken>,
+    /// Tokens of its prompt whose keys were there; in one part, of the first response to a prompt.
+    pub cached_tokens: usize,
     pub end: Option<End>,
 }
 

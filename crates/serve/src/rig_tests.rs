@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 pub const EOS: u32 = 257;
-pub const LIMITS: Limits = Limits { slots: 4, queue: 3, context: 64, new_tokens: 16 };
+pub const LIMITS: Limits = Limits { slots: 4, queue: 3, context: 64, new_tokens: 16, listed: 0 };
 
 pub fn state(template: &str) -> (Arc<ServerState>, Receiver<QueuedRequest>) {
     let (send, inbox) = channel();
@@ -42,5 +42,11 @@ pub fn state(template: &str) -> (Arc<ServerState>, Receiver<QueuedRequest>) {
 /// A part of a response whose tokens are the bytes of its text.
 pub fn part(text: &str, end: Option<End>) -> Part {
     let ids: Vec<u32> = text.bytes().map(u32::from).collect();
-    Part { text: text.into(), logprobs: ids.iter().map(|&id| -(id as f32)).collect(), ids, end }
+    Part {
+        text: text.into(),
+        logprobs: ids.iter().map(|&id| -(id as f32)).collect(),
+        ids,
+        end,
+        ..Part::default()
+    }
 }

@@ -99,6 +99,13 @@ pub async fn answer_for<F: Form>(
     };
     let output = match owner {
         None => state.submit(prompts, images, params, delivery.stream, usual_tokens)?,
+        Some(_) if params.prompt_top.is_some() => {
+            return Err(Refusal::unsupported(
+                "prompt_logprobs",
+                "log-probabilities of prompts in an episode",
+            )
+            .hint("a run records those of what its policy says"));
+        }
         Some(owner) => owner.submit(prompts, params, delivery.stream, &heard, &state)?,
     };
     send(form, output, delivery.stream).await
@@ -148,8 +155,7 @@ async fn wait_for_turn(turn: &Mutex<()>, busy: Option<Busy>) -> Reply<MutexGuard
 }
 
 pub async fn models(State(state): Shared) -> Response {
-    let names = state.settings.names.iter().chain(&state.settings.adapters);
-    let data: Vec<Value> = names.map(|name| model_json(&state, name)).collect();
+    let data: Vec<Value> = state.all_names().map(|name| model_json(&state, name)).collect();
     json_response(&json!({ "object": "list", "data": data }))
 }
 
@@ -159,7 +165,7 @@ pub async fn model(State(state): Shared, Path(name): Path<String>) -> Reply<Resp
 }
 
 fn model_json(state: &ServerState, name: &str) -> Value {
-    let is_adapter = state.settings.adapters.iter().any(|adapter| adapter == name);
+    let is_adapter = state.settings.adapters.iter().any(|adapter| adapter.name == name);
     let parent = is_adapter.then(|| &state.settings.names[0]);
     json!({
         "id": name, "object": "model", "created": state.created, "owned_by": "plimsoll",

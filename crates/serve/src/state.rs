@@ -13,6 +13,7 @@ use crate::protocol::refusal::{Refusal, Reply};
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_device::Sampling;
+use plimsoll_rollout::PrefixScope;
 use plimsoll_text::{ChatTemplate, Tokenizer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,8 +44,8 @@ pub struct Texts {
 pub struct Settings {
     /// Names of the model; the first is the one that answers carry.
     pub names: Vec<String>,
-    /// Names of its adapters, by slot.
-    pub adapters: Vec<String>,
+    /// Its adapters, by slot.
+    pub adapters: Vec<ServedAdapter>,
     pub sampling: Sampling,
     pub stop: Vec<String>,
     pub keep_stop: bool,
@@ -53,6 +54,14 @@ pub struct Settings {
     /// Time that running responses have to end when the server is asked to stop.
     pub grace: Duration,
     pub guard: Guard,
+}
+
+/// An adapter that requests may name.
+#[derive(Clone, Debug)]
+pub struct ServedAdapter {
+    pub name: String,
+    /// A hash of what it computes with.
+    pub sha256: [u8; 32],
 }
 
 /// Says how the responses of a request are drawn, and what ends them.
@@ -72,6 +81,11 @@ pub struct SamplingParams {
     pub skip_special: bool,
     /// The slot of the adapter that the request names.
     pub adapter: Option<u32>,
+    /// Likeliest tokens that the client gets for each drawn token, and for each token of the prompt if it gets those.
+    pub top: usize,
+    pub prompt_top: Option<usize>,
+    /// Which requests share the keys of their prompts.
+    pub prefix: PrefixScope,
 }
 
 /// Holds a prompt and the responses that it asks for.
@@ -99,7 +113,7 @@ pub struct QueuedRequest {
 /// Gives a client the responses of its request. When it is dropped, the engine drops the responses too.
 pub struct RequestOutput {
     pub outbox: Arc<Outbox>,
-    _permits: OwnedSemaphorePermit,
+    _permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl Drop for RequestOutput {
@@ -126,6 +140,8 @@ pub struct ServerState {
     pub created: u64,
     /// Permits of responses under way.
     permits: Arc<Semaphore>,
+    /// Permits of listed tokens under way.
+    lists: Arc<Semaphore>,
     inbox: Sender<QueuedRequest>,
     stopping: AtomicBool,
     abandoned: AtomicBool,
@@ -153,6 +169,7 @@ impl ServerState {
             encoding: TextRoom::new(limits),
             created: seconds_now(),
             permits: Arc::new(Semaphore::new(limits.responses())),
+            lists: Arc::new(Semaphore::new(limits.listed_entries())),
             inbox,
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
@@ -255,6 +272,7 @@ impl ServerState {
         permit: OwnedSemaphorePermit,
     ) -> Reply<RequestOutput> {
         let (arrived, choices) = (Instant::now(), params.choices);
+        let lists = self.list_permits(&prompts, &params)?;
         let outbox = Arc::new(Outbox::new(prompts.len() * choices, streams));
         let params = Arc::new(params);
         for (index, prompt) in prompts.into_iter().enumerate() {
@@ -264,7 +282,39 @@ impl ServerState {
             self.inbox.send(request).map_err(|_| stopping())?;
         }
         self.metrics.requests.add(1);
-        Ok(RequestOutput { outbox, _permits: permit })
+        Ok(RequestOutput { outbox, _permits: [Some(permit), lists] })
+    }
+
+    /// Takes permits for all tokens that are listed for a request.
+    ///
+    /// Errors: `serve-bad-request` if they are more than there ever are; `serve-queue-full`.
+    fn list_permits(
+        &self,
+        prompts: &[Prompt],
+        params: &SamplingParams,
+    ) -> Reply<Option<OwnedSemaphorePermit>> {
+        let of = |prompt: &Prompt| {
+            let drawn = prompt.sample_ids.len() * prompt.max_new_tokens * params.top;
+            drawn + params.prompt_top.map_or(0, |top| prompt.token_ids.len() * (1 + top))
+        };
+        let (count, most) = (prompts.iter().map(of).sum::<usize>(), self.limits.listed_entries());
+        if count == 0 {
+            return Ok(None);
+        }
+        if count > most {
+            let message =
+                format!("{count} log-probabilities of other tokens, and {most} is the most of this server");
+            return Err(
+                Refusal::bad("logprobs", message).hint("ask for fewer at each token, or for fewer tokens")
+            );
+        }
+        let permit = self.lists.clone().try_acquire_many_owned(count as u32).map_err(|_| {
+            let free = self.lists.available_permits();
+            let message =
+                format!("{count} more log-probabilities of other tokens have no room: {free} of {most} do");
+            Error::new("serve-queue-full", message).hint("try again later, or ask for fewer at each token")
+        })?;
+        Ok(Some(permit))
     }
 
     /// Returns the slot of the adapter that a request names; none if it names the model, or nothing.
@@ -275,18 +325,30 @@ impl ServerState {
         let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) else {
             return Ok(None);
         };
-        if let Some(slot) = adapters.iter().position(|known| known == name) {
+        if let Some(slot) = adapters.iter().position(|known| known.name == name) {
             return Ok(Some(slot as u32));
         }
         let error = Error::new("serve-unknown-model", format!("there is no model {:?} here", shown(name)))
-            .hint(format!("this server has {}", [&names[..], adapters].concat().join(", ")));
+            .hint(format!("this server has {}", self.all_names().collect::<Vec<_>>().join(", ")));
         Err(Box::new(Refusal { error, param: Some("model".into()) }))
     }
 
     /// Returns the name of what answers a request.
     pub fn name_of(&self, adapter: Option<u32>) -> &str {
         let Settings { names, adapters, .. } = &self.settings;
-        adapter.map_or(&names[0], |slot| &adapters[slot as usize])
+        adapter.map_or(&names[0], |slot| &adapters[slot as usize].name)
+    }
+
+    /// Returns the names that requests may have for a model.
+    pub fn all_names(&self) -> impl Iterator<Item = &str> {
+        let Settings { names, adapters, .. } = &self.settings;
+        names.iter().map(String::as_str).chain(adapters.iter().map(|adapter| adapter.name.as_str()))
+    }
+
+    /// Returns which requests share the keys of their prompts, without one that they name.
+    pub fn prefix_scope(&self, adapter: Option<u32>) -> PrefixScope {
+        let weights = adapter.map_or([0; 32], |slot| self.settings.adapters[slot as usize].sha256);
+        PrefixScope { weights, salt: self.settings.guard.salt() }
     }
 
     /// Returns a number that no other answer of this server has.

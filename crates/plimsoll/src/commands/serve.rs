@@ -5,7 +5,7 @@ use crate::listening::{listen, refused};
 use crate::{output, signals};
 use plimsoll_base::{Error, Exit, Result, shown};
 use plimsoll_config::{Auto, Loaded, Origin, Provenance, TrainedKind, VerbFile};
-use plimsoll_infer::serve::{Serving, clients_bytes, serve};
+use plimsoll_infer::serve::{Serving, clients_bytes, prefix_words, serve};
 use plimsoll_infer::side_adapters::NamedAdapter;
 use plimsoll_memory::Pool;
 use plimsoll_plan::PlanReport;
@@ -270,10 +270,11 @@ fn words(queue: u32, is_run: bool, report: &PlanReport) -> String {
         String::new()
     };
     format!(
-        "{} responses at one time and {queue} waiting, {context} tokens each, {} of them new{whose}{longer}; {} planned, \
-         {} of it for clients",
+        "{} responses at one time and {queue} waiting, {context} tokens each, {} of them new{whose}{longer}; {}; {} \
+         planned, {} of it for clients",
         engine.samples,
         engine.new_tokens,
+        prefix_words(report),
         report.plan.layout.sum(|region| region.pool != Pool::Disk),
         clients_bytes(report),
     )

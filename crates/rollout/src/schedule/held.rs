@@ -1,5 +1,6 @@
 //! The units of each cache that a prompt or a sequence holds. Places of blocks count from a sequence's first key.
 
+use super::kept::{BlockHash, KeptBlocks};
 use crate::limits::Count;
 use plimsoll_arch::{CACHES, Cache, KV_BLOCK};
 use std::ops::Range;
@@ -9,18 +10,44 @@ use std::ops::Range;
 struct Pool {
     free: Vec<u32>,
     total: usize,
+    /// What its blocks are kept for, if later prompts read them.
+    kept: Option<KeptBlocks>,
 }
 
 impl Pool {
     /// Returns a pool with all units free; unit 0 is taken first.
     fn new(total: usize) -> Pool {
-        Pool { free: (0..total as u32).rev().collect(), total }
+        Pool { free: (0..total as u32).rev().collect(), total, kept: None }
     }
 
-    /// Frees units. The last one freed is taken first: it is still in the processor's cache.
+    /// Returns how many units can be taken.
+    fn num_free(&self) -> usize {
+        self.free.len() + self.kept.as_ref().map_or(0, KeptBlocks::num_idle)
+    }
+
+    /// Takes a unit: one without keys that someone may read again, if there is one.
+    fn take(&mut self) -> Option<u32> {
+        let unit = self.free.pop().or_else(|| self.kept.as_mut()?.evict())?;
+        self.kept.iter_mut().for_each(|kept| kept.hold(unit));
+        Some(unit)
+    }
+
+    /// Frees units. The last one freed is taken first: it is still in the processor's cache. Of blocks that are kept
+    /// the last ones of a sequence are given up first, for they are of no use without those before them.
     fn give_back(&mut self, units: &[u32]) {
-        self.free.extend(units.iter().rev());
-        debug_assert!(self.free.len() <= self.total, "a unit was given back twice");
+        match &mut self.kept {
+            None => self.free.extend(units.iter().rev()),
+            Some(kept) => self.free.extend(units.iter().rev().filter(|&&unit| kept.release(unit))),
+        }
+        debug_assert!(self.num_free() <= self.total, "a unit was given back twice");
+    }
+
+    /// Forgets what its blocks are, and keeps them from now on if `keeps`. All units must be free.
+    fn keep(&mut self, keeps: bool) {
+        while let Some(block) = self.kept.as_mut().and_then(KeptBlocks::evict) {
+            self.free.push(block);
+        }
+        self.kept = keeps.then(|| KeptBlocks::new(self.total));
     }
 }
 
@@ -35,11 +62,51 @@ impl Pools {
     }
 
     pub(super) fn free(&self) -> Count {
-        Count(self.0.each_ref().map(|pool| pool.free.len()))
+        Count(self.0.each_ref().map(Pool::num_free))
     }
 
     pub(super) fn total(&self) -> Count {
         Count(self.0.each_ref().map(|pool| pool.total))
+    }
+
+    /// Forgets which blocks and states are which, and keeps them from now on if `keeps`. All units must be free.
+    pub(super) fn keep(&mut self, keeps: bool) {
+        [Cache::PAGED, Cache::STATE].into_iter().for_each(|cache| self.0[cache].keep(keeps));
+    }
+
+    /// Returns the states that are kept.
+    pub(super) fn kept_states(&self) -> Option<&KeptBlocks> {
+        self.0[Cache::STATE].kept.as_ref()
+    }
+
+    /// Holds a state that is kept.
+    pub(super) fn hold_state(&mut self, state: u32) {
+        self.0[Cache::STATE].kept.iter_mut().for_each(|kept| kept.hold(state));
+    }
+
+    /// Gives back a state of `hold_state` or `keep_state`.
+    pub(super) fn give_back_state(&mut self, state: u32) {
+        self.0[Cache::STATE].give_back(&[state]);
+    }
+
+    /// Keeps the state of a span, which goes on with another one. Returns the one that is kept, which is still held;
+    /// none if there is no other one.
+    pub(super) fn keep_state(&mut self, of: &mut Span, hash: BlockHash) -> Option<u32> {
+        let pool = &mut self.0[Cache::STATE];
+        let other = pool.take()?;
+        let state = std::mem::replace(&mut of.units[0], other);
+        pool.kept.iter_mut().for_each(|kept| kept.name(state, hash));
+        Some(state)
+    }
+
+    /// Returns the blocks that are kept, of the paged cache.
+    pub(super) fn kept(&self) -> Option<&KeptBlocks> {
+        self.0[Cache::PAGED].kept.as_ref()
+    }
+
+    /// Gives a block of the paged cache its hash.
+    pub(super) fn name(&mut self, block: u32, hash: BlockHash) {
+        self.0[Cache::PAGED].kept.iter_mut().for_each(|kept| kept.name(block, hash));
     }
 }
 
@@ -103,11 +170,15 @@ impl Span {
     /// Takes units until there are `wanted`. False if they run out; the span then keeps what it got.
     fn take(&mut self, wanted: usize, pool: &mut Pool) -> bool {
         while (self.len as usize) < wanted {
-            let Some(unit) = pool.free.pop() else { return false };
-            self.units[self.len as usize] = unit;
-            self.len += 1;
+            let Some(unit) = pool.take() else { return false };
+            self.push(unit);
         }
         true
+    }
+
+    fn push(&mut self, unit: u32) {
+        self.units[self.len as usize] = unit;
+        self.len += 1;
     }
 
     /// Frees the units whose places are all before `place`.
@@ -164,6 +235,12 @@ impl SequenceUnits {
     pub(super) fn take(&mut self, wanted: Count, pools: &mut Pools) -> bool {
         let mut each = self.0.iter_mut().zip(wanted.0).zip(&mut pools.0);
         each.all(|((span, wanted), pool)| span.take(wanted, pool))
+    }
+
+    /// Takes a block that is kept as the next one of the paged cache.
+    pub(super) fn take_kept(&mut self, block: u32, pools: &mut Pools) {
+        pools.0[Cache::PAGED].kept.as_mut().expect("blocks are kept").hold(block);
+        self.0[Cache::PAGED].push(block);
     }
 
     pub(super) fn give_back(&mut self, pools: &mut Pools) {

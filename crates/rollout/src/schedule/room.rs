@@ -22,7 +22,7 @@ impl Schedule {
             if self.running.len() == self.limits.sequences {
                 return false;
             }
-            if self.sequences[s].state != state {
+            if self.sequences[s].state != state || self.awaits_prefix(self.sequences[s].group) {
                 continue;
             }
             while !self.has_room_for(s, samples) {
@@ -58,7 +58,9 @@ impl Schedule {
         let goes_on = self.sequences[s].state == State::Ready;
         match self.on_full {
             OnFull::WorstCase if goes_on => true,
-            OnFull::WorstCase => self.promised.plus(self.to_promise(g)).fits(self.pools.total()),
+            OnFull::WorstCase => {
+                self.promised.plus(self.extra()).plus(self.to_promise(g)).fits(self.pools.total())
+            }
             // Units for the next token of all running sequences, so that a new one does not preempt at once.
             OnFull::Preempt => {
                 // The rest of its group waits for the prompt: in vain, if it were preempted at once.
@@ -109,7 +111,9 @@ impl Schedule {
         let g = self.sequences[s].group;
         let held = &self.groups[g].held;
         if !held.has_begun() || self.has_lost_prompt(s, samples) {
-            self.of_prompt(g).less(held.count())
+            let mut shared = Count::default();
+            shared.0[Cache::PAGED] = if held.has_begun() { 0 } else { self.num_shared(g) };
+            self.of_prompt(g).less(held.count()).less(shared)
         } else {
             Count::default()
         }
@@ -128,6 +132,10 @@ impl Schedule {
         }
         if is_lost || !group.held.has_begun() {
             group.held.begin(0);
+            if !is_lost {
+                self.take_found(g);
+            }
+            let group = &mut self.groups[g];
             assert!(group.held.take(wanted, &mut self.pools), "admission checked the room");
         }
     }

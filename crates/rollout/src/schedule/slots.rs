@@ -24,11 +24,12 @@ impl Schedule {
             let held = SequenceUnits::with_capacity(most_of_prompt(&self.limits));
             *group = Group { held, ..Group::default() };
         }
+        self.take_scores();
     }
 
     /// Returns the heap bytes that `begin_slots` adds: a prompt may be as long as a sequence.
     pub(crate) fn slots_bytes(limits: &EngineLimits) -> u64 {
-        (limits.samples * limits.blocks(most_of_prompt(limits)) * 4) as u64
+        (limits.samples * limits.blocks(most_of_prompt(limits)) * 4) as u64 + Schedule::score_bytes(limits)
     }
 
     /// Returns the number of sequences that may be opened.

@@ -111,6 +111,7 @@ impl Ask {
             prompt_tokens: self.prompt_tokens(),
             new_tokens: self.new_tokens,
             ahead: false,
+            listed: 0,
             caches: Caches::paged(blocks),
         };
         let with = |cache, units| EngineLimits { caches: limits.caches.and(cache, units), ..limits };

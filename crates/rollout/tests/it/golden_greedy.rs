@@ -47,6 +47,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     prompt_tokens: longest,
                     new_tokens: NEW_TOKENS,
                     ahead,
+                    listed: 0,
                     caches: caches(3 * (longest + NEW_TOKENS).div_ceil(16)),
                 };
                 let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
@@ -87,6 +88,7 @@ fn recorded_log_probs_are_those_of_transformers() {
                 prompt_tokens: ids.len(),
                 new_tokens: 1,
                 ahead: false,
+                listed: 0,
                 caches: Caches::paged(4 * (ids.len() + 1).div_ceil(16) + 4).and(Cache::State, 4),
             };
             let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);

@@ -158,6 +158,7 @@ fn engine(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         prompt_tokens: PROMPT_TOKENS,
         new_tokens: NEW_TOKENS,
         ahead: false,
+        listed: 0,
         caches: Caches::paged(blocks),
     }
 }

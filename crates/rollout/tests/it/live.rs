@@ -7,7 +7,7 @@ use plimsoll_arch::{Cache, Caches, ModelSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::Sampling;
 use plimsoll_model::PassLimits;
-use plimsoll_rollout::{Ask, EngineLimits, Finish, Listener, Live, OnFull, Request};
+use plimsoll_rollout::{Ask, EngineLimits, Finish, Listener, Live, OnFull, PrefixScope, Request};
 use plimsoll_train::PackLimits;
 
 const NEW_TOKENS: usize = 20;
@@ -92,6 +92,7 @@ pub fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         prompt_tokens: PROMPT_TOKENS,
         new_tokens: NEW_TOKENS,
         ahead: false,
+        listed: 0,
         caches: Caches::paged(blocks),
     }
 }
@@ -143,6 +144,10 @@ pub fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>>
                 sampling: client.sampling,
                 ends: &client.ends,
                 adapter: client.adapter,
+                prefix: PrefixScope::default(),
+                scores_prompt: false,
+                named: None,
+                lists: false,
             };
             let Some(slots) = live.admit(&ask) else { break };
             for (index, slot) in slots.into_iter().enumerate() {
@@ -265,6 +270,10 @@ fn an_engine_samples_as_before_after_it_was_live() {
         sampling: sampling(1.0, 3),
         ends: &[],
         adapter: None,
+        prefix: PrefixScope::default(),
+        scores_prompt: false,
+        named: None,
+        lists: false,
     };
     world.live_with(&mut engine, &mut out, |mut live| {
         assert_eq!(live.admit(&ask).map(|slots| slots.len()), Some(3));
@@ -276,6 +285,48 @@ fn an_engine_samples_as_before_after_it_was_live() {
     for s in 0..2 {
         assert_eq!((out.ids(s), out.logprobs(s)), (expect.ids(s), expect.logprobs(s)));
     }
+}
+
+/// Two long prompts come between short requests, and a pass has fewer rows than either.
+#[test]
+fn a_prompt_of_many_passes_keeps_nobody_waiting() {
+    const ROWS: usize = 10;
+    let mut world = world(DType::F32, limits(SLOTS, ROWS, 64), 1);
+    let long: Vec<u32> = Numbers::new(8).tokens(PROMPT_TOKENS, 15);
+    let ask = |prompt, max_new_tokens| Ask {
+        adapter: None,
+        prompt,
+        images: &[],
+        sample_ids: &[1],
+        max_new_tokens,
+        sampling: sampling(1.0, 3),
+        ends: &[],
+        prefix: PrefixScope::default(),
+        scores_prompt: false,
+        named: None,
+        lists: false,
+    };
+    world.live(OnFull::WorstCase, |mut live| {
+        let mut ears = Ears { open: vec![Some((0, 0, Drawn::default())); SLOTS], done: Vec::new() };
+        let drawn = |ears: &Ears, slot: usize| ears.open[slot].as_ref().map_or(0, |(.., of)| of.0.len());
+        let admit = |live: &mut Live<'_, '_, '_>, ask: &Ask<'_>| live.admit(ask).expect("a free slot")[0];
+        let first = admit(&mut live, &ask(&long[..3], NEW_TOKENS));
+        live.step(&mut ears).unwrap();
+        let [one, two] = [admit(&mut live, &ask(&long, 1)), admit(&mut live, &ask(&long, 1))];
+        let last = admit(&mut live, &ask(&long[..2], NEW_TOKENS));
+        let (mut passes, mut is_done) = (0, [false; 2]);
+        while is_done != [true; 2] {
+            live.step(&mut ears).unwrap();
+            passes += 1;
+            assert_eq!(drawn(&ears, first), 1 + passes, "a token in each pass");
+            // Of the nine rows that are left the first prompt has five and the second two.
+            assert_eq!(drawn(&ears, last), passes, "it began in the first pass");
+            is_done = [one, two].map(|slot| ears.open[slot].is_none());
+        }
+        // All rows of all passes but the last are taken.
+        let rows = 2 * PROMPT_TOKENS + 2 + (passes - 1) + passes;
+        assert_eq!(passes, rows.div_ceil(ROWS), "no row is left empty");
+    });
 }
 
 #[test]
@@ -291,6 +342,10 @@ fn a_request_that_has_no_slot_is_not_taken() {
             sampling: sampling(1.0, 3),
             ends: &[],
             adapter: None,
+            prefix: PrefixScope::default(),
+            scores_prompt: false,
+            named: None,
+            lists: false,
         };
         assert!(live.admit(&ask(SLOTS + 1)).is_none());
         assert_eq!(live.admit(&ask(4)).expect("free").len(), 4);

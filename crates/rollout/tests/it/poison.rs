@@ -111,6 +111,7 @@ fn engine_limits(family: Family) -> EngineLimits {
         prompt_tokens: PROMPT,
         new_tokens: NEW_TOKENS,
         ahead: false,
+        listed: 0,
         // As many of all blocks: none is given back before the last one is taken.
         caches: (spec(family).caches(usize::MAX).iter())
             .map(|of| (of.cache, if of.cache.has_blocks() { blocks } else { GROUP + 1 }))

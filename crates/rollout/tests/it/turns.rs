@@ -106,6 +106,7 @@ fn limits(sequences: usize, rows: usize, blocks: usize, new_tokens: usize) -> En
         prompt_tokens,
         new_tokens,
         ahead: false,
+        listed: 0,
         caches: Caches::paged(blocks),
     }
 }

@@ -6,6 +6,7 @@ use super::{BODIES_HELD, GivenImage, IMAGE_TEXT_BYTES, ServedImages};
 use crate::protocol::refusal::{Refusal, Reply};
 use plimsoll_base::Error;
 use plimsoll_images::{Prepared, Processor, prepare};
+use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -27,6 +28,8 @@ pub struct QueuedImages {
     pub unseen: VecDeque<Prepared>,
     /// Rows and columns of each image's vectors.
     pub grids: Vec<[u32; 2]>,
+    /// A hash of each image's file.
+    pub contents: Vec<[u8; 32]>,
     /// Vectors of all images.
     pub vectors: u32,
     /// The part of the table, once there is room.
@@ -63,21 +66,26 @@ impl ImageDoor {
         let permit =
             self.vectors.clone().acquire_many_owned(vectors as u32).await.expect("it is never closed");
         let (mut unseen, mut grids) = (VecDeque::with_capacity(given.len()), Vec::with_capacity(given.len()));
+        let mut contents = Vec::with_capacity(given.len());
         for image in given {
-            let prepared = self.decode(image).await?;
+            let (prepared, content) = self.decode(image).await?;
             let merge = self.processor.merge;
             grids.push([prepared.grid.height / merge, prepared.grid.width / merge]);
             unseen.push_back(prepared);
+            contents.push(content);
         }
-        Ok(Some(QueuedImages { unseen, grids, vectors: vectors as u32, held: None, permit: Some(permit) }))
+        let vectors = vectors as u32;
+        Ok(Some(QueuedImages { unseen, grids, contents, vectors, held: None, permit: Some(permit) }))
     }
 
-    async fn decode(&self, image: GivenImage) -> Reply<Prepared> {
+    /// Returns the pixels of an image, and a hash of its file.
+    async fn decode(&self, image: GivenImage) -> Reply<(Prepared, [u8; 32])> {
         let _turn = self.turn.acquire().await.expect("it is never closed");
         let processor = self.processor;
         let decode = move || {
             let place = image.place;
             prepare(&image.bytes, &processor)
+                .map(|prepared| (prepared, Sha256::digest(&image.bytes).into()))
                 .map_err(|fault| Refusal { error: fault.at(&place), param: Some(place) })
         };
         match tokio::task::spawn_blocking(decode).await {

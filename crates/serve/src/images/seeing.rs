@@ -64,11 +64,11 @@ impl QueuedImages {
     /// Returns where the images are in the table, whose part is held.
     pub(crate) fn ask(&self) -> Vec<AskImage> {
         let mut first = self.held.as_ref().expect("a part of the table").first();
-        let at = |&[rows, columns]: &[u32; 2]| {
-            let image = AskImage { first, rows, columns };
+        let at = |(&[rows, columns], &content): (&[u32; 2], &[u8; 32])| {
+            let image = AskImage { first, rows, columns, content };
             first += rows * columns;
             image
         };
-        self.grids.iter().map(at).collect()
+        self.grids.iter().zip(&self.contents).map(at).collect()
     }
 }

@@ -6,7 +6,7 @@ use crate::owner::{Heard, ResponseOwner};
 use crate::protocol::fields::Fields;
 use crate::protocol::logprobs::{self, Logprobs};
 use crate::protocol::messages::Chat;
-use crate::protocol::parsed::{Delivery, Parsed, delivery, params};
+use crate::protocol::parsed::{Delivery, Parsed, cache_salt, delivery, params};
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
@@ -23,9 +23,11 @@ pub fn read(
 ) -> Reply<Parsed<ChatForm>> {
     let mut fields = Fields::of_body(body, state.tree_bytes())?;
     let adapter = state.adapter_of(fields.take::<String>("model")?.as_deref())?;
-    let params = params(&mut fields, state, adapter)?;
+    let mut params = params(&mut fields, state, adapter)?;
+    cache_salt(&mut fields, &mut params)?;
     let delivery = delivery(&mut fields)?;
-    let logprobs = logprobs::of_chat(&mut fields)?;
+    let logprobs = logprobs::of_chat(&mut fields, &mut params, state)?;
+    let prompt_top = logprobs::of_prompt(&mut fields, &mut params, (delivery.stream, state))?;
     let mut chat = Chat::read(&mut fields, state)?;
     fields.finish()?;
     let (prompt, heard) = match owner {
@@ -48,10 +50,11 @@ pub fn read(
     });
     let form = ChatForm {
         head: Head::new(state, "chatcmpl-", adapter),
-        usage: Usage { prompt_tokens: rows.len(), drawn_tokens: 0 },
+        usage: Usage { prompt_tokens: rows.len(), ..Usage::default() },
         prompt_ids: delivery.return_ids.then_some(prompt),
         delivery,
         logprobs,
+        prompt_top,
         calls,
         num_calls: vec![0; params.choices],
     };
@@ -65,6 +68,8 @@ pub struct ChatForm {
     prompt_ids: Option<Vec<u32>>,
     delivery: Delivery,
     logprobs: Option<Logprobs>,
+    /// Likeliest tokens of each token of the prompt, if the request asks for them.
+    prompt_top: Option<usize>,
     /// Parser of calls and thinking for each choice, if responses may have them.
     calls: Option<Vec<Calls>>,
     num_calls: Vec<usize>,
@@ -119,7 +124,7 @@ impl ChatForm {
 
     fn logprobs_of(&self, part: &Part) -> Value {
         let tokenizer = &self.head.state.texts.tokenizer;
-        self.logprobs.map_or(Value::Null, |wanted| wanted.chat(tokenizer, &part.ids, &part.logprobs))
+        self.logprobs.map_or(Value::Null, |wanted| wanted.chat(tokenizer, part))
     }
 
     fn chunk(&self, choices: Value) -> Value {
@@ -135,8 +140,11 @@ impl ChatForm {
 impl Form for ChatForm {
     fn whole(&mut self, parts: Vec<Part>) -> Value {
         let mut choices = Vec::with_capacity(parts.len());
+        let scored = self.prompt_top.zip(parts.first());
+        let scored =
+            scored.map(|(top, part)| logprobs::prompt(&self.head.state.texts.tokenizer, &part.prompt, top));
         for (index, part) in parts.into_iter().enumerate() {
-            self.usage.drawn_tokens += part.ids.len();
+            self.usage.add(&part);
             let New { content, thought, calls } = self.new_of(index, &part);
             let end = part.end.as_ref().expect("every response has ended");
             let (finish_reason, stop_reason) = self.finish_reason(index, end);
@@ -170,6 +178,9 @@ impl Form for ChatForm {
         if let Some(ids) = self.prompt_ids.take() {
             answer["prompt_token_ids"] = json!(ids);
         }
+        if let Some(scored) = scored {
+            answer["prompt_logprobs"] = scored;
+        }
         answer
     }
 
@@ -187,7 +198,7 @@ impl Form for ChatForm {
     }
 
     fn part(&mut self, index: usize, part: Part) -> Vec<Value> {
-        self.usage.drawn_tokens += part.ids.len();
+        self.usage.add(&part);
         let New { content, thought, calls } = self.new_of(index, &part);
         let mut chunks = Vec::new();
         let has_tokens = (self.logprobs.is_some() || self.delivery.return_ids) && !part.ids.is_empty();

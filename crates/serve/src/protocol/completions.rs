@@ -4,7 +4,7 @@ use crate::outbox::Part;
 use crate::owner::{Heard, ResponseOwner};
 use crate::protocol::fields::Fields;
 use crate::protocol::logprobs::{self, Logprobs};
-use crate::protocol::parsed::{Delivery, Parsed, USUAL_TOKENS, check_ids, delivery, params};
+use crate::protocol::parsed::{Delivery, Parsed, USUAL_TOKENS, cache_salt, check_ids, delivery, params};
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
@@ -20,9 +20,19 @@ pub fn read(
 ) -> Reply<Parsed<CompletionForm>> {
     let mut fields = Fields::of_body(body, state.tree_bytes())?;
     let adapter = state.adapter_of(fields.take::<String>("model")?.as_deref())?;
-    let params = params(&mut fields, state, adapter)?;
+    let mut params = params(&mut fields, state, adapter)?;
+    cache_salt(&mut fields, &mut params)?;
     let delivery = delivery(&mut fields)?;
-    let logprobs = logprobs::of_number(&mut fields)?;
+    let logprobs = logprobs::of_number(&mut fields, &mut params, state)?;
+    let prompt_top = logprobs::of_prompt(&mut fields, &mut params, (delivery.stream, state))?;
+    let echoes = fields.flag("echo")?;
+    if let Some(wanted) = logprobs.filter(|_| echoes) {
+        if params.choices > 1 {
+            return Err(Refusal::unsupported("echo", "echo with logprobs and n > 1")
+                .hint("send n = 1, or leave logprobs out"));
+        }
+        params.prompt_top = Some(params.prompt_top.map_or(wanted.top, |top| top.max(wanted.top)));
+    }
     let prompt = fields.raw("prompt").ok_or_else(|| Refusal::bad("prompt", "prompt is missing"))?;
     let begins = fields.take::<bool>("add_special_tokens")?.unwrap_or(state.texts.begins);
     fields.finish()?;
@@ -30,8 +40,10 @@ pub fn read(
     prompts.iter().try_for_each(|ids| state.check_placeholders(ids, "prompt"))?;
     let form = CompletionForm {
         head: Head::new(state, "cmpl-", adapter),
-        usage: Usage { prompt_tokens: prompts.iter().map(Vec::len).sum(), drawn_tokens: 0 },
-        prompt_ids: if delivery.return_ids { prompts.clone() } else { Vec::new() },
+        usage: Usage { prompt_tokens: prompts.iter().map(Vec::len).sum(), ..Usage::default() },
+        prompt_ids: if delivery.return_ids || echoes { prompts.clone() } else { Vec::new() },
+        echoes: echoes.then_some(params.skip_special),
+        prompt_top,
         delivery,
         logprobs,
         choices: params.choices,
@@ -83,8 +95,12 @@ fn check_count(text: &str, state: &ServerState, choices: usize) -> Reply<()> {
 pub struct CompletionForm {
     head: Head,
     usage: Usage,
-    /// Token ids of each prompt, if the request asks for them.
+    /// Token ids of each prompt, if the answer has them or its text.
     prompt_ids: Vec<Vec<u32>>,
+    /// Whether the text of a prompt leaves special tokens out; none if it is not before the response's.
+    echoes: Option<bool>,
+    /// Likeliest tokens of each token of the prompt, if the request asks for them.
+    prompt_top: Option<usize>,
     delivery: Delivery,
     logprobs: Option<Logprobs>,
     /// Responses of each prompt.
@@ -96,24 +112,32 @@ pub struct CompletionForm {
 
 impl CompletionForm {
     fn choice(&mut self, index: usize, part: &Part) -> Value {
-        self.usage.drawn_tokens += part.ids.len();
+        self.usage.add(part);
         let (offset, tokenizer) = (&mut self.offsets[index], &self.head.state.texts.tokenizer);
-        let logprobs = self
-            .logprobs
-            .map_or(Value::Null, |wanted| wanted.completion(tokenizer, &part.ids, &part.logprobs, offset));
+        let is_first = !std::mem::replace(&mut self.begun[index], true);
+        let prompt = self.prompt_ids.get(index / self.choices).filter(|_| is_first);
+        let echoed = prompt.zip(self.echoes);
+        let before =
+            echoed.map(|(ids, skips_special)| tokenizer.decode(ids, skips_special)).unwrap_or_default();
+        let logprobs = self.logprobs.map_or(Value::Null, |wanted| {
+            wanted.completion(tokenizer, (echoed.map(|(ids, _)| &ids[..]), part), offset)
+        });
         let (finish_reason, stop_reason) = part.end.as_ref().map_or((Value::Null, Value::Null), |end| {
             let (finish, stop) = reasons(end);
             (json!(finish), stop)
         });
         let mut choice = json!({
-            "index": index, "text": part.text, "logprobs": logprobs, "finish_reason": finish_reason,
+            "index": index, "text": before + &part.text, "logprobs": logprobs, "finish_reason": finish_reason,
             "stop_reason": stop_reason,
         });
         if self.delivery.return_ids {
             choice["token_ids"] = json!(part.ids);
-            if !std::mem::replace(&mut self.begun[index], true) {
-                choice["prompt_token_ids"] = json!(self.prompt_ids[index / self.choices]);
+            if let Some(prompt) = prompt {
+                choice["prompt_token_ids"] = json!(prompt);
             }
+        }
+        if let Some(top) = self.prompt_top {
+            choice["prompt_logprobs"] = logprobs::prompt(tokenizer, &part.prompt, top);
         }
         choice
     }
@@ -137,7 +161,7 @@ impl Form for CompletionForm {
     fn part(&mut self, index: usize, part: Part) -> Vec<Value> {
         let has_tokens = self.logprobs.is_some() || self.delivery.return_ids;
         if part.text.is_empty() && part.end.is_none() && !has_tokens {
-            self.usage.drawn_tokens += part.ids.len();
+            self.usage.add(&part);
             return Vec::new();
         }
         let choice = self.choice(index, &part);

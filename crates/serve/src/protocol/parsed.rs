@@ -10,6 +10,7 @@ use plimsoll_base::JsonPart;
 use plimsoll_device::Sampling;
 use plimsoll_rollout::ENDS_MAX;
 use plimsoll_text::{STOPS_MAX, StopMatcher};
+use sha2::{Digest, Sha256};
 
 /// Holds a request that was read: the engine's part, and the form of its answer.
 pub struct Parsed<F> {
@@ -102,7 +103,27 @@ pub fn params(fields: &mut Fields<'_>, state: &ServerState, adapter: Option<u32>
         keep_stop,
         skip_special: fields.take("skip_special_tokens")?.unwrap_or(true),
         adapter,
+        top: 0,
+        prompt_top: None,
+        prefix: state.prefix_scope(adapter),
     })
+}
+
+/// Reads `cache_salt`, vLLM's field: keys of a prompt are shared only with requests of the same token that bring the
+/// same salt.
+pub fn cache_salt(fields: &mut Fields<'_>, params: &mut SamplingParams) -> Reply<()> {
+    match fields.take::<String>("cache_salt")? {
+        None => {}
+        Some(salt) if salt.is_empty() => {
+            return Err(Refusal::bad("cache_salt", "cache_salt is empty")
+                .hint("leave it out to share keys with all requests that leave it out"));
+        }
+        Some(salt) => {
+            let of_token = Sha256::new().chain_update(params.prefix.salt);
+            params.prefix.salt = of_token.chain_update(salt).finalize().into();
+        }
+    }
+    Ok(())
 }
 
 /// Requires that ids are tokens of the model.

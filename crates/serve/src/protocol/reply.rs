@@ -60,13 +60,22 @@ impl Head {
 pub struct Usage {
     pub prompt_tokens: usize,
     pub drawn_tokens: usize,
+    /// Tokens of prompts whose keys were there.
+    pub cached_tokens: usize,
 }
 
 impl Usage {
+    /// Counts a part of a response.
+    pub fn add(&mut self, part: &Part) {
+        self.drawn_tokens += part.ids.len();
+        self.cached_tokens += part.cached_tokens;
+    }
+
     pub fn json(self) -> Value {
         json!({
             "prompt_tokens": self.prompt_tokens, "completion_tokens": self.drawn_tokens,
             "total_tokens": self.prompt_tokens + self.drawn_tokens,
+            "prompt_tokens_details": { "cached_tokens": self.cached_tokens },
         })
     }
 

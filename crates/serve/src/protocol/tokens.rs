@@ -4,7 +4,7 @@ use crate::outbox::Part;
 use crate::owner::{Heard, ResponseOwner};
 use crate::protocol::fields::Fields;
 use crate::protocol::logprobs::{self, Logprobs};
-use crate::protocol::parsed::{Delivery, Parsed, USUAL_TOKENS, check_ids, delivery, params};
+use crate::protocol::parsed::{Delivery, Parsed, USUAL_TOKENS, cache_salt, check_ids, delivery, params};
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
@@ -32,19 +32,23 @@ pub fn read(
         fields.take("token_ids")?.ok_or_else(|| Refusal::bad("token_ids", "token_ids is missing"))?;
     check_ids(&prompt, "token_ids", state)?;
     state.check_placeholders(&prompt, "token_ids")?;
-    let nested = fields.raw("sampling_params");
-    fields.finish()?;
+    let raw = fields.raw("sampling_params");
     let empty = serde_json::value::RawValue::from_string("{}".into()).expect("it is JSON");
-    let mut nested = Fields::of_object("sampling_params.", nested.unwrap_or(&empty))?;
-    let params = params(&mut nested, state, adapter)?;
-    let logprobs = logprobs::of_number(&mut nested)?;
+    let mut nested = Fields::of_object("sampling_params.", raw.unwrap_or(&empty))?;
+    let mut params = params(&mut nested, state, adapter)?;
+    let logprobs = logprobs::of_number(&mut nested, &mut params, state)?;
+    let prompt_top = logprobs::of_prompt(&mut nested, &mut params, (delivery.stream, state))?;
     nested.finish()?;
+    cache_salt(&mut fields, &mut params)?;
+    fields.finish()?;
     let head = Head::new(state, "", adapter);
     let form = TokensForm {
         id: id.unwrap_or_else(|| head.id.clone()),
-        usage: Usage { prompt_tokens: prompt.len(), drawn_tokens: 0 },
+        usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
         delivery,
         logprobs,
+        prompt_top,
+        state: state.clone(),
     };
     Ok(Parsed {
         prompts: vec![prompt],
@@ -62,12 +66,15 @@ pub struct TokensForm {
     usage: Usage,
     delivery: Delivery,
     logprobs: Option<Logprobs>,
+    /// Likeliest tokens of each token of the prompt, if the request asks for them.
+    prompt_top: Option<usize>,
+    state: Arc<ServerState>,
 }
 
 impl TokensForm {
     fn choice(&mut self, index: usize, part: &Part) -> Value {
-        self.usage.drawn_tokens += part.ids.len();
-        let logprobs = self.logprobs.map_or(Value::Null, |wanted| wanted.ids(&part.ids, &part.logprobs));
+        self.usage.add(part);
+        let logprobs = self.logprobs.map_or(Value::Null, |wanted| wanted.ids(part));
         let finish_reason = part.end.as_ref().map_or(Value::Null, |end| json!(reasons(end).0));
         json!({ "index": index, "logprobs": logprobs, "finish_reason": finish_reason, "token_ids": part.ids })
     }
@@ -75,10 +82,13 @@ impl TokensForm {
 
 impl Form for TokensForm {
     fn whole(&mut self, parts: Vec<Part>) -> Value {
+        let scored = self.prompt_top.zip(parts.first());
+        let scored =
+            scored.map(|(top, part)| logprobs::prompt(&self.state.texts.tokenizer, &part.prompt, top));
         let choices: Vec<Value> =
             parts.iter().enumerate().map(|(index, part)| self.choice(index, part)).collect();
         json!({
-            "request_id": self.id, "choices": choices, "prompt_logprobs": null, "kv_transfer_params": null,
+            "request_id": self.id, "choices": choices, "prompt_logprobs": scored, "kv_transfer_params": null,
             "usage": self.usage.json(),
         })
     }

@@ -3,6 +3,8 @@
 mod client;
 mod episodes;
 mod hostile;
+mod logprobs;
+mod prefixes;
 mod protocol;
 mod rig;
 mod seeds;

@@ -165,6 +165,7 @@ impl Options {
             prompt_tokens: self.prompt_tokens,
             new_tokens: self.new_tokens,
             ahead: false,
+            listed: 20,
             caches: Caches::paged((self.slots + 1) * (context.div_ceil(KV_BLOCK) + 1)),
         };
         World::truncating(setup, limits, true)

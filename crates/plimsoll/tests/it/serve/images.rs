@@ -89,6 +89,8 @@ fn a_chat_with_images_has_the_bits_of_generate() {
     (body["n"], body["return_token_ids"]) = (json!(3), json!(true));
     let answer = server.post("/v1/chat/completions", &body).json();
     assert_eq!(drawn(&answer), cases[2].1, "with more choices");
+    // Numbers of vectors are other ones in each request, and the images the same.
+    assert!(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64() >= Some(16), "{answer}");
     let ids = answer["prompt_token_ids"].as_array().expect("a list");
     assert_eq!(ids.iter().filter(|id| **id == 58).count(), 24, "a placeholder for each vector: {answer}");
 }
