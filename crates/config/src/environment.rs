@@ -3,10 +3,10 @@
 use super::limits::{TOKENS_MAX, bad_value, contradiction, in_range};
 use super::provenance::Provenance;
 use super::sections::{Data, Environment, RunFile};
-use super::values::AnsweredPrompts;
+use super::values::{AnsweredPrompts, Network};
 use crate::RunSpec;
 use plimsoll_base::{Error, Result};
-use plimsoll_textenv::{Kind, ReplyLimits, Settings, tool_function};
+use plimsoll_textenv::{Kind, ReplyLimits, Settings, tool_function, tool_server};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -82,19 +82,25 @@ fn tools(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> 
     let missing = |key: &str| super::de::missing_key(&at.source, &super::Origin::Default, key);
     let key = "environment.tools";
     if kind.is_graded() && environment.tools.is_empty() {
-        return Err(missing(key).hint("environment.tools = [\"python:FILE.py:FUNCTION\"]"));
+        return Err(
+            missing(key).hint("environment.tools = [\"python:FILE.py:FUNCTION\"], or [\"mcp:COMMAND\"]")
+        );
     }
     if kind.is_graded() && environment.rows.as_deref().is_none_or(str::is_empty) {
         return Err(missing("environment.rows").fact("the prompt of each row begins an episode"));
     }
     let mut names = BTreeSet::new();
     for place in &environment.tools {
+        if let Some(server) = tool_server(place) {
+            reached(server, environment, at)?;
+            continue;
+        }
         let Some(tool) = tool_function(place) else {
             return Err(bad_value(
                 at,
                 key,
                 format!("{place:?}"),
-                "\"python:FILE.py:FUNCTION\" for each function",
+                "\"python:FILE.py:FUNCTION\" for each function, and \"mcp:COMMAND\" or \"mcp:http://HOST:PORT/PATH\" for each server",
             ));
         };
         if !names.insert(tool.function.clone()) {
@@ -103,11 +109,22 @@ fn tools(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> 
             return Err(contradiction(at, key, &message).hint("rename one of the functions, or remove it"));
         }
     }
-    if names.len() > TOOLS_MAX {
-        Err(bad_value(at, key, format!("{} functions", names.len()), &format!("at most {TOOLS_MAX}")))
+    if environment.tools.len() > TOOLS_MAX {
+        let given = format!("{} functions and servers", environment.tools.len());
+        Err(bad_value(at, key, given, &format!("at most {TOOLS_MAX}")))
     } else {
         Ok(())
     }
+}
+
+/// Requires that workers may reach a server of tools: one at an address needs the network.
+fn reached(server: &str, environment: &Environment, at: &Provenance) -> Result<()> {
+    let has_address = ["http://", "https://"].iter().any(|scheme| server.starts_with(scheme));
+    if !has_address || environment.network == Network::Allow {
+        return Ok(());
+    }
+    let message = "a server of `environment.tools` has an address, and workers have no network";
+    Err(contradiction(at, "environment.tools", message).hint("set environment.network = \"allow\""))
 }
 
 /// Checks the numbers of agents that own their loop.
@@ -131,6 +148,7 @@ impl Environment {
     pub fn host_settings(&self, data: &Data) -> Settings {
         Settings {
             tools: self.tools.iter().filter_map(|place| tool_function(place)).collect(),
+            servers: self.tools.iter().filter_map(|place| tool_server(place)).map(String::from).collect(),
             rows: self.rows.as_ref().map(PathBuf::from),
             eval_rows: self.eval_rows.as_ref().map(PathBuf::from),
             prompt_column: data.prompt_column.clone(),

@@ -560,6 +560,8 @@ fn functions_of_no_class_are_tools_that_the_runs_rewards_grade() {
         ("environment.tools=[\"a.py:f\"]", "bad-value", "python:FILE.py:FUNCTION"),
         ("environment.tools=[\"python:a.py\"]", "bad-value", "python:FILE.py:FUNCTION"),
         ("environment.tools=f", "bad-type", "environment.tools"),
+        ("environment.tools=[\"mcp:\"]", "bad-value", "mcp:COMMAND"),
+        ("environment.tools=[\"mcp:http://h/mcp\"]", "contradictory-keys", "environment.network = \"allow\""),
         (
             "environment.tools=[\"python:a.py:f\", \"python:b.py:f\"]",
             "contradictory-keys",
@@ -581,6 +583,14 @@ fn functions_of_no_class_are_tools_that_the_runs_rewards_grade() {
     let many = format!("environment.tools=[{}]", many.join(", "));
     let error = load_text(EPISODES, &[&FUNCTIONS[..], &[&many]].concat(), &[]).unwrap_err();
     assert!(error.to_string().contains("at most 64"), "{error}");
+    let servers = "environment.tools=[\"mcp:uvx time\", \"python:a.py:f\", \"mcp:https://h/mcp\"]";
+    let more = [&FUNCTIONS[..], &[servers, "environment.network=allow"]].concat();
+    let run = load_text(EPISODES, &more, &[]).unwrap().run;
+    let settings = run.environment.as_ref().unwrap().host_settings(&run.data);
+    assert_eq!(
+        (settings.servers.len(), settings.servers[0].as_str(), settings.tools.len()),
+        (2, "uvx time", 1)
+    );
     // A class may have functions next to its methods.
     let class = ["environment.env=python:a.py:Class", FUNCTIONS[1], FUNCTIONS[3]];
     load_text(EPISODES, &class, &[]).unwrap();

@@ -3,14 +3,13 @@
 use crate::guard::Guard;
 use crate::limits::Limits;
 use crate::protocol::refusal::Reply;
-use crate::protocol::{chat, completions, tokens};
+use crate::protocol::{anthropic, chat, completions, responses, tokens};
 use crate::state::{QueuedRequest, ServerState, Settings, Texts};
 use plimsoll_base::Result;
 use plimsoll_device::Sampling;
-use plimsoll_text::calls::Calls;
 use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::said::joined;
-use plimsoll_text::{ChatTemplate, Tokenizer};
+use plimsoll_text::{ChatTemplate, ResponseReader, Tokenizer};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -62,7 +61,9 @@ impl Bodies {
     pub fn read(&self, body: &[u8]) -> Result<usize> {
         self.respond(&String::from_utf8_lossy(body));
         let count = |prompts: Vec<Vec<u32>>| prompts.iter().map(Vec::len).sum();
-        let kinds: [Reply<usize>; 3] = [
+        let kinds: [Reply<usize>; 5] = [
+            anthropic::read(body, &self.state, None).map(|asked| count(asked.prompts)),
+            responses::read(body, &self.state, None).map(|asked| count(asked.prompts)),
             chat::read(body, &self.state, None).map(|asked| count(asked.prompts)),
             completions::read(body, &self.state, None).map(|asked| count(asked.prompts)),
             tokens::read(body, &self.state, None).map(|asked| count(asked.prompts)),
@@ -87,19 +88,16 @@ impl Bodies {
         read.map_err(|refusal| refusal.error)
     }
 
-    /// Asserts that calls of both forms are found alike at once and character by character.
+    /// Asserts that thinking and calls of both forms are found alike at once and character by character.
     fn respond(&self, text: &str) {
-        for template in [self.state.texts.template.as_deref(), None] {
-            let calls =
-                || Calls::new(template, Tool::all(&[serde_json::json!({ "function": { "name": "f" } })]));
-            let mut buffer = [0; 4];
-            let (mut whole, mut pieces) = (calls(), calls());
-            let mut at_once = whole.push(text);
-            at_once.extend(whole.finish());
+        let tools = Tool::all(&[serde_json::json!({ "function": { "name": "f" } })]);
+        for (template, is_thinking) in [(self.state.texts.template.as_deref(), true), (None, false)] {
+            let whole = ResponseReader::new(template, tools.clone(), is_thinking);
+            let (mut buffer, mut pieces) = ([0; 4], whole.clone());
             let mut one_by_one = Vec::new();
             text.chars().for_each(|c| one_by_one.extend(pieces.push(c.encode_utf8(&mut buffer))));
             one_by_one.extend(pieces.finish());
-            assert_eq!(joined(at_once), joined(one_by_one), "in pieces");
+            assert_eq!(joined(whole.read(text)), joined(one_by_one), "in pieces");
         }
     }
 }

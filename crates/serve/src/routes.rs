@@ -1,6 +1,6 @@
 //! Lists the routes of a server: those for every client, or those of an owner of all responses.
 
-use crate::protocol::{chat, completions, tokens};
+use crate::protocol::{anthropic, chat, completions, responses, tokens};
 use crate::server::{Shared, answer, guarded, health, metrics, model, models, nothing};
 use crate::state::ServerState;
 use axum::Router;
@@ -33,6 +33,9 @@ fn answers() -> Router<Arc<ServerState>> {
             "/v1/completions",
             post(|State(state): Shared, request| answer(state, request, completions::read)),
         )
+        .route("/v1/responses", post(|State(state): Shared, request| answer(state, request, responses::read)))
+        .route("/v1/messages", post(|State(state): Shared, request| answer(state, request, anthropic::read)))
+        .route("/v1/messages/count_tokens", post(anthropic::count))
         .route(
             "/inference/v1/generate",
             post(|State(state): Shared, request| answer(state, request, tokens::read)),

@@ -5,6 +5,7 @@ use crate::connections;
 use crate::guard::Pass;
 use crate::lines::Busy;
 use crate::owner::ResponseOwner;
+use crate::protocol::anthropic;
 use crate::protocol::parsed::Parsed;
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::protocol::reply::{Form, json_response, send};
@@ -26,10 +27,14 @@ type Read<F> = fn(&[u8], &Arc<ServerState>, Option<&dyn ResponseOwner>) -> Reply
 
 /// Lets permitted requests through, counts refusals, and sets the headers of every answer.
 pub async fn guarded(State(state): Shared, request: Request, next: Next) -> Response {
+    let is_anthropic = anthropic::is_spoken(&request);
     let mut response = match check(&state, &request) {
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
     };
+    if is_anthropic {
+        response = anthropic::restated(response);
+    }
     if response.status().is_client_error() || response.status().is_server_error() {
         state.metrics.refused.add(1);
     }
@@ -59,16 +64,11 @@ fn check(state: &ServerState, request: &Request) -> Reply<()> {
     }
     // So that a supervisor can ask without the token; it learns nothing else.
     let is_open = request.uri().path() == "/health";
-    let authorization = text(header::AUTHORIZATION);
-    let owned = state.owned.as_ref();
-    match owned.and_then(|owned| owned.check_token(request.uri().path(), authorization, guard)) {
-        Some(checked) => checked?,
-        None if !is_open && guard.pass(authorization, "", "") != Pass::Yes => {
-            let error = Error::new("serve-token-wrong", "the request does not bring this server's token")
-                .hint("send the header Authorization: Bearer TOKEN; OpenAI's clients call it the API key");
-            return Err(error.into());
-        }
-        None => {}
+    // Anthropic's clients bring their key in one of two headers, or in both.
+    let by_key = format!("Bearer {}", text(HeaderName::from_static("x-api-key")));
+    let checked = check_token(state, request.uri().path(), text(header::AUTHORIZATION));
+    if !is_open && checked.is_err() && check_token(state, request.uri().path(), &by_key).is_err() {
+        return checked;
     }
     let is_json =
         text(header::CONTENT_TYPE).split(';').next().is_some_and(|kind| kind.trim() == "application/json");
@@ -77,6 +77,20 @@ fn check(state: &ServerState, request: &Request) -> Reply<()> {
         return Err(Error::new("serve-bad-request", message).into());
     }
     Ok(())
+}
+
+/// Requires the token of an episode on its paths, and elsewhere that of the server.
+fn check_token(state: &ServerState, path: &str, authorization: &str) -> Reply<()> {
+    let guard = &state.settings.guard;
+    match state.owned.as_ref().and_then(|owned| owned.check_token(path, authorization, guard)) {
+        Some(checked) => checked,
+        None if guard.pass(authorization, "", "") == Pass::Yes => Ok(()),
+        None => {
+            let error = Error::new("serve-token-wrong", "the request does not bring this server's token")
+                .hint("send the header Authorization: Bearer TOKEN; OpenAI's and Anthropic's clients call it the API key");
+            Err(error.into())
+        }
+    }
 }
 
 pub async fn answer<F: Form>(state: Arc<ServerState>, request: Request, read: Read<F>) -> Reply<Response> {
@@ -112,7 +126,7 @@ pub async fn answer_for<F: Form>(
 }
 
 /// Receives a body, then tokenizes it on a thread that may block.
-async fn receive<F: Form>(
+pub async fn receive<F: Form>(
     state: &Arc<ServerState>,
     request: Request,
     read: Read<F>,
@@ -186,11 +200,7 @@ pub async fn metrics(State(state): Shared) -> Response {
 pub async fn nothing(State(state): Shared, request: Request) -> Box<Refusal> {
     let message = format!("this server has no {} {}", request.method(), shown(request.uri().path()));
     let error = Error::new("serve-unknown-path", message);
-    let error = error.hint(if request.uri().path().contains("/responses") {
-        "send the messages to POST /v1/chat/completions: the Responses API is not built"
-    } else {
-        "it answers POST /v1/chat/completions, /v1/completions and /inference/v1/generate"
-    });
+    let error = error.hint("it answers POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens and /inference/v1/generate");
     let error = error.hint("it also answers GET /v1/models, /health and /metrics");
     state.owned.iter().fold(error, |error, owned| error.hint(owned.hint())).into()
 }

@@ -14,7 +14,8 @@ use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_device::Sampling;
 use plimsoll_rollout::PrefixScope;
-use plimsoll_text::{ChatTemplate, Tokenizer};
+use plimsoll_text::calls_xml::Tool;
+use plimsoll_text::{ChatTemplate, ResponseReader, Tokenizer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -23,6 +24,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Distance between the sample ids of two choices of one seed, as a power of two.
 const CHOICE_SHIFT: u32 = 56;
+
+/// Tokens at the end of a prompt in which the mark that opens thinking is looked for: it has no more characters.
+const MARK_TOKENS: usize = 24;
 
 /// Holds the model's tokenizer, chat template and ends of text.
 pub struct Texts {
@@ -245,6 +249,15 @@ impl ServerState {
     /// Errors: `serve-too-long`; those of the tokenizer.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.encoding.encode(&self.texts.tokenizer, text)
+    }
+
+    /// Returns what splits a response to a prompt into thinking, text and calls of these functions.
+    pub fn reader(&self, functions: Vec<Tool>, prompt: &[u32]) -> ResponseReader {
+        let end = &prompt[prompt.len().saturating_sub(MARK_TOKENS)..];
+        let end = || self.texts.tokenizer.decode(end, false);
+        let template = self.texts.template.as_deref();
+        let is_thinking = template.is_some_and(|template| template.ends_in_thinking(&end()));
+        ResponseReader::new(template, functions, is_thinking)
     }
 
     /// Returns the tokens of a text that no template wrote, which `begins` as the tokenizer's file says, or does not.

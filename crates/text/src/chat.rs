@@ -4,6 +4,7 @@ use crate::Message;
 use crate::calls_form::Form;
 use crate::harmony_turns::{after_turn, arranged, check_role, moment};
 use crate::jinja::{Context, Messages, SOURCE_BYTES_MAX, Template};
+use crate::thinking::ThinkingMarks;
 use crate::turns::{written_after, written_until};
 use plimsoll_base::{Error, Result, read_small_text, shown};
 use plimsoll_files::TokenizerFiles;
@@ -31,6 +32,8 @@ pub struct ChatTemplate {
     template: Template,
     source: String,
     form: Form,
+    /// Marks around thinking; none if it teaches none.
+    thinking: Option<&'static ThinkingMarks>,
     special: Vec<(String, String)>,
     /// Default variables of every conversation.
     arguments: BTreeMap<String, Value>,
@@ -44,7 +47,9 @@ impl ChatTemplate {
         let template = Template::parse(source).map_err(|what| invalid(&what))?;
         let special = special.iter().map(|(name, token)| (name.to_string(), token.to_string())).collect();
         let form = Form::of_source(source);
-        Ok(ChatTemplate { template, source: source.to_string(), form, special, arguments: BTreeMap::new() })
+        let thinking = ThinkingMarks::of_source(source).filter(|_| form != Form::Harmony);
+        let source = source.to_string();
+        Ok(ChatTemplate { template, source, form, thinking, special, arguments: BTreeMap::new() })
     }
 
     /// Sets default variables for every conversation.
@@ -157,6 +162,16 @@ impl ChatTemplate {
     /// Returns the form of calls and thinking that it teaches.
     pub(crate) fn form(&self) -> Form {
         self.form
+    }
+
+    /// Returns the marks around thinking, if it teaches such.
+    pub(crate) fn thinking(&self) -> Option<&'static ThinkingMarks> {
+        self.thinking
+    }
+
+    /// Returns true if a prompt that ends so leaves the model in its thinking: the template wrote the opening mark.
+    pub fn ends_in_thinking(&self, prompt_end: &str) -> bool {
+        self.thinking.is_some_and(|marks| marks.is_open(prompt_end))
     }
 
     /// Returns the marks that stay in the text of a response, so that its calls and thinking are found in it.

@@ -83,6 +83,8 @@ pub trait TextEnvironment: Send {
 pub struct Settings {
     /// Functions outside a class that the model may call.
     pub tools: Vec<ToolFunction>,
+    /// Servers of the Model Context Protocol whose tools the model may call: each a command, or an address.
+    pub servers: Vec<String>,
     /// Files of first rows, for training and for evaluation, if there are tools.
     pub rows: Option<PathBuf>,
     pub eval_rows: Option<PathBuf>,

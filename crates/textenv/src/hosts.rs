@@ -242,6 +242,7 @@ impl Host {
                 let spec = EpisodesSpec {
                     of: of.clone(),
                     tools: settings.tools.clone(),
+                    servers: settings.servers.clone(),
                     has_rows: settings.rows.is_some(),
                     action: settings.action.clone(),
                     observation: settings.observation.clone(),

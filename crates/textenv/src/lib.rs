@@ -126,6 +126,13 @@ pub fn tool_function(place: &str) -> Option<ToolFunction> {
     is_whole.then(|| ToolFunction { file: file.into(), function: function.to_string() })
 }
 
+/// Reads an entry of `environment.tools` that is a server of the Model Context Protocol: `mcp:COMMAND ARGUMENTS`, or
+/// `mcp:http://HOST:PORT/PATH`. Returns the command or the address; `None` for anything else.
+pub fn tool_server(place: &str) -> Option<&str> {
+    let server = place.strip_prefix("mcp:")?.trim();
+    (!server.is_empty()).then_some(server)
+}
+
 fn unknown(name: &str, hint: String) -> Error {
     let names: Vec<&str> = ENVIRONMENTS.iter().map(|row| row.name).collect();
     let shown = without_secrets(name);

@@ -60,6 +60,7 @@ fn settings() -> Settings {
     let timeout = Duration::from_secs(60);
     Settings {
         tools: Vec::new(),
+        servers: Vec::new(),
         rows: None,
         eval_rows: None,
         prompt_column: "prompt".to_string(),

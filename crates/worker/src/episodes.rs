@@ -26,6 +26,7 @@ const SERVE: &str = concat!(
     include_str!("protocol.py"),
     include_str!("pictures.py"),
     include_str!("shapes.py"),
+    include_str!("mcp.py"),
     include_str!("serve_episodes.py")
 );
 
@@ -79,6 +80,8 @@ pub struct EpisodesSpec {
     pub of: EpisodesOf,
     /// Free functions that the model may call, for `Functions` and for a class whose methods are tools.
     pub tools: Vec<ToolFunction>,
+    /// Servers of the Model Context Protocol whose tools the model may call: each a command, or an address.
+    pub servers: Vec<String>,
     /// True if episodes begin with rows; with tools, `reset` gets their columns as arguments.
     pub has_rows: bool,
     /// The key of an OpenEnv server's actions that carries the response.
@@ -358,6 +361,9 @@ impl EpisodesSpec {
         if !self.tools.is_empty() {
             let place = |tool: &ToolFunction| json!([tool.file, tool.function]);
             what["tools"] = self.tools.iter().map(place).collect();
+        }
+        if !self.servers.is_empty() {
+            what["servers"] = json!(self.servers);
         }
         if let Some(key) = &self.observation {
             what["observation"] = json!(key);

@@ -57,8 +57,9 @@ class Tools:
 
     scores_at_end = True
 
-    def __init__(self, environment, name, functions):
-        self.environment = environment
+    def __init__(self, environment, name, functions, servers):
+        self.environment, self.servers = environment, servers
+        functions = with_servers(functions, servers)
         # Alphabetical, as TRL lists them in the prompt, after functions of no class.
         members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
         methods = {
@@ -69,10 +70,11 @@ class Tools:
         for taken in sorted(methods.keys() & functions.keys()):
             raise LookupError(f"two tools are called `{taken}`: a method of `{name}`, and a function of environment.tools")
         self.functions = {**functions, **methods}
-        self.tools = [schema(function) for function in self.functions.values()]
+        self.tools = schemas_of(self.functions, servers)
         self.takes = keywords_of(environment.reset)
 
     def reset(self, seed, prompt, row):
+        self.servers.begin()
         row = {"seed": seed} if row is None else row
         said = messages_of(prompt)
         if self.takes is not None:
@@ -101,15 +103,29 @@ class Functions:
 
     scores_at_end = False
 
-    def __init__(self, functions):
-        self.functions = functions
-        self.tools = [schema(function) for function in functions.values()]
+    def __init__(self, functions, servers):
+        self.functions, self.servers = with_servers(functions, servers), servers
+        self.tools = schemas_of(self.functions, servers)
 
     def reset(self, seed, prompt, row):
+        self.servers.begin()
         return messages_of(prompt)
 
     def step(self, response, calls):
         return [called(self.functions, **call) for call in calls], 0.0, not calls
+
+
+def with_servers(functions, servers):
+    """Functions of files and of servers, by their names."""
+    for taken in sorted(functions.keys() & servers.functions.keys()):
+        raise LookupError(f"two tools are called `{taken}`: a function of environment.tools, and one of a server there")
+    return {**functions, **servers.functions}
+
+
+def schemas_of(functions, servers):
+    """The schemas of functions; a server describes its own."""
+    of_servers = {tool["function"]["name"]: tool for tool in servers.tools}
+    return [of_servers.get(name) or schema(function) for name, function in functions.items()]
 
 
 def messages_of(prompt):
@@ -123,7 +139,7 @@ def called(functions, name, arguments):
         if name not in functions:
             raise ValueError(f"Tool {name} not found.")
         result = settled(functions[name](**arguments))
-    except MemoryError:
+    except (MemoryError, ServerFault):
         raise
     except Exception as error:
         result = {"error": str(error)}
@@ -372,7 +388,7 @@ def check_described(function, name):
             raise TypeError(f"the docstring of the tool `{name}` does not describe its argument `{argument}`, under `Args:`")
 
 
-def of_class(made, name, functions):
+def of_class(made, name, functions, servers):
     """A function that makes episodes of a user's class, and the first of them."""
     if isinstance(made, type) and not callable(getattr(made, "reset", None)):
         raise LookupError(f"`{name}` has no method `reset`")
@@ -382,7 +398,7 @@ def of_class(made, name, functions):
     if hasattr(first, "action_space") and hasattr(first, "observation_space"):
         shape = Gymnasium
     elif callable(getattr(first, "get_reward", None)) or not callable(getattr(first, "step", None)):
-        shape = lambda environment: Tools(environment, name, functions)
+        shape = lambda environment: Tools(environment, name, functions, servers())
         if not callable(getattr(first, "get_reward", None)) and not hasattr(first, "reward"):
             raise LookupError(f"`{name}` has no method `step`, nor `get_reward` as an environment of tools has")
     else:
@@ -394,6 +410,8 @@ def open_shape(what):
     """A function that makes episodes, and the first of them; `what` is what the run file says."""
     TAKEN.update(what.get("images", {}))
     functions = read_functions(what.get("tools", []))
+    # Each object has sessions of its own.
+    servers = lambda: McpServers(what.get("servers", []))
     if "gymnasium" in what:
         import gymnasium
 
@@ -404,7 +422,7 @@ def open_shape(what):
         make = lambda: OpenEnv(session(), what["action"], what.get("observation"))
         made = make, make()
     elif "file" not in what:
-        make = lambda: Functions(functions)
+        make = lambda: Functions(functions, servers())
         made = make, make()
     else:
         module = module_of(what["file"])
@@ -412,11 +430,11 @@ def open_shape(what):
         if not callable(found):
             known = [k for k, v in vars(module).items() if isinstance(v, type)]
             raise LookupError(f"`{what['file']}` has no class `{what['class']}`; it has: {', '.join(known) or 'none'}")
-        made = of_class(found, what["class"], functions)
+        made = of_class(found, what["class"], functions, servers)
     make, first = made
     if what.get("has_rows") and not isinstance(first, (Tools, Functions)):
         raise TypeError("environment.rows are for a class whose methods are tools: this one has another form")
-    if functions and not isinstance(first, (Tools, Functions)):
+    if (functions or what.get("servers")) and not isinstance(first, (Tools, Functions)):
         raise TypeError("environment.tools are for a class whose methods are tools: this one has another form")
     return make, first
 

@@ -32,8 +32,9 @@ section! {
         images_max: u32 = 0 => [TEXT],
         /// Which tokens a turn's reward is credited to.
         credit: Credit = Credit::Episode => [TEXT],
-        /// Functions that the model may call, each `python:FILE.py:FUNCTION`: those of `env = "tools"`, which
-        /// `[[reward]]` grades, or next to the methods of a class.
+        /// Functions that the model may call, each `python:FILE.py:FUNCTION`, and servers of the Model Context Protocol
+        /// with such, each `mcp:COMMAND` or `mcp:http://HOST:PORT/PATH`: those of `env = "tools"`, which `[[reward]]`
+        /// grades, or next to the methods of a class.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tools: Vec<String> = Vec::new() => [TEXT],
         /// A JSONL or Parquet file, or `hf:org/name/SUBSET/SPLIT`, whose column `data.prompt_column` opens an episode.

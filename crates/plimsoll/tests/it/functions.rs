@@ -74,6 +74,23 @@ def right(prompts, completions, answer, **kwargs):
     return scores
 "#;
 
+/// A server of the Model Context Protocol with the function `add`.
+const SERVER: &str = r#"
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "initialize":
+        result = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {}}
+    elif asked["method"] == "tools/list":
+        result = {"tools": [{"name": "add", "description": "Adds.", "inputSchema": {"type": "object"}}]}
+    elif asked["method"] == "tools/call":
+        numbers = asked["params"]["arguments"]
+        result = {"content": [{"type": "text", "text": str(numbers["x"] + numbers["y"])}]}
+    else:
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"#;
+
 /// Runs of a model that has been taught the call.
 fn taught() -> Run {
     let folder = Run::new(&format!(
@@ -135,6 +152,14 @@ fn a_function_of_no_class_is_called_and_the_runs_reward_grades_the_conversation(
     }
     let episode = &folder.read_lines("adds/samples/step-000001.jsonl")[0];
     assert_eq!(episode["turns"][0]["said"][0], serde_json::json!({"role": "tool", "content": "5"}));
+    // The same function of a server of the Model Context Protocol.
+    folder.write("server.py", SERVER);
+    let server = format!("environment.tools=[\"mcp:python3 {}\"]", folder.text_path("server.py"));
+    let mut served = words(&folder, "adds", &["train.steps=2"]);
+    served.push(server);
+    folder.train("served", &served.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(folder.metric("served", "episode/return"), 2.0);
+    assert_eq!(folder.read_lines("served/samples/step-000001.jsonl")[0]["turns"], episode["turns"]);
     // A verifier reads the last turn, and the columns of the row.
     let words = words(&folder, "adds", &["reward.0.kind=exact", "reward.0.answer_column=answer"]);
     folder.train("exact", &words.iter().map(String::as_str).collect::<Vec<_>>());

@@ -12,9 +12,8 @@ use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::{Prompt, RequestOutput, SamplingParams, ServerState};
 use plimsoll_base::{Error, json_marked};
 use plimsoll_rollout::Finish;
-use plimsoll_text::calls::Calls;
 use plimsoll_text::said::Said;
-use plimsoll_text::{Message, written_after};
+use plimsoll_text::{Message, ResponseReader, written_after};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -120,8 +119,13 @@ impl Session {
         self.episodes.with_tree(&self.id, |tree| {
             let is_it = |number: &usize| {
                 let response = &tree.responses[*number];
-                let repeats = |text: &str| is_answer(text, &chat.messages[at], chat, state);
-                response.key == Some(key) && response.drawn.as_ref().is_some_and(|drawn| repeats(&drawn.text))
+                let Some(drawn) = response.drawn.as_ref().filter(|_| response.key == Some(key)) else {
+                    return false;
+                };
+                let mut prompt = tree.tokens(*number);
+                prompt.truncate(prompt.len() - drawn.ids.len());
+                let reader = state.reader(chat.functions(), &prompt);
+                is_answer(&drawn.text, &chat.messages[at], reader)
             };
             let number = (0..tree.responses.len()).find(is_it)?;
             let drawn = tree.responses[number].drawn.as_ref().expect("an answer was drawn");
@@ -142,19 +146,28 @@ impl Chat {
     }
 }
 
-/// Returns true if a message of the assistant repeats an answer, apart from white space around it.
-fn is_answer(answer: &str, message: &Value, chat: &Chat, state: &ServerState) -> bool {
-    let (mut text, mut calls) = (String::new(), Vec::new());
-    for one in said_in(answer, chat, state) {
+/// Returns true if a message of the assistant repeats an answer, apart from white space around it. A client may have
+/// the thinking in the text, or have left it out.
+fn is_answer(answer: &str, message: &Value, reader: ResponseReader) -> bool {
+    let repeats = |text: &str| message["content"].as_str().unwrap_or_default().trim() == text.trim();
+    let (mut text, mut thought, mut calls) = (String::new(), String::new(), Vec::new());
+    let texts = reader.clone().without_thinking().read(answer).into_iter();
+    let has_all: String =
+        texts.filter_map(|one| if let Said::Text(words) = one { Some(words) } else { None }).collect();
+    for one in reader.read(answer) {
         match one {
             Said::Text(words) => text.push_str(&words),
-            // A client may leave out what was thought.
-            Said::Thought(_) => {}
+            Said::Thought(words) => thought.push_str(&words),
             Said::Call { name, arguments } => {
                 let arguments: Value = json_marked(&arguments).unwrap_or_default();
                 calls.push((name, arguments));
             }
         }
+    }
+    let mut given_thoughts =
+        ["reasoning_content", "reasoning"].iter().filter_map(|name| message[*name].as_str());
+    if given_thoughts.any(|given| !given.trim().is_empty() && given.trim() != thought.trim()) {
+        return false;
     }
     let given = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default().iter().map(|call| {
         let function = &call["function"];
@@ -164,17 +177,7 @@ fn is_answer(answer: &str, message: &Value, chat: &Chat, state: &ServerState) ->
         };
         (function["name"].as_str().unwrap_or_default().to_string(), arguments)
     });
-    message["content"].as_str().unwrap_or_default().trim() == text.trim() && given.eq(calls)
-}
-
-/// Splits an answer into its text, its calls and its thinking.
-fn said_in(answer: &str, chat: &Chat, state: &ServerState) -> Vec<Said> {
-    let template = state.texts.template.as_deref();
-    if Calls::are_in(template, !chat.tools.is_empty()) {
-        Calls::in_response(template, chat.functions(), answer)
-    } else {
-        vec![Said::Text(answer.to_string())]
-    }
+    (repeats(&text) || repeats(&has_all)) && given.eq(calls)
 }
 
 /// Returns the text after the answer at message `at`, whose last token is `last`.

@@ -11,7 +11,7 @@ use crate::owner::ResponseOwner;
 use crate::protocol::fields::Fields;
 use crate::protocol::refusal::Reply;
 use crate::protocol::reply::json_response;
-use crate::protocol::{chat, completions, tokens};
+use crate::protocol::{anthropic, chat, completions, responses, tokens};
 use crate::server::{Shared, answer_for, model, models};
 use crate::state::ServerState;
 use axum::extract::{Path, Request, State};
@@ -63,6 +63,26 @@ pub fn router(table: Arc<EpisodeTable>) -> Router<Arc<ServerState>> {
                     answer_for(session(table, id)?, state, request, completions::read).await
                 },
             ),
+        )
+        .route(
+            "/episodes/{id}/v1/responses",
+            post(
+                |Extension(table): Table, State(state): Shared, Path(id): Path<String>, request| async move {
+                    answer_for(session(table, id)?, state, request, responses::read).await
+                },
+            ),
+        )
+        .route(
+            "/episodes/{id}/v1/messages",
+            post(
+                |Extension(table): Table, State(state): Shared, Path(id): Path<String>, request| async move {
+                    answer_for(session(table, id)?, state, request, anthropic::read).await
+                },
+            ),
+        )
+        .route(
+            "/episodes/{id}/v1/messages/count_tokens",
+            post(|state: Shared, Path(_): Path<String>, request| anthropic::count(state, request)),
         )
         .route(
             "/episodes/{id}/inference/v1/generate",

@@ -131,19 +131,26 @@ pub fn numbered(
     Ok((expanded.ids, rows))
 }
 
-/// Returns the bytes of a body that are images as text: strings that begin with `data:`. Each is one string of JSON.
+/// Returns the bytes of a body that are images as text: strings that begin with `data:`, and those of a field `data`,
+/// as Anthropic's protocol has them. Each is one string of JSON.
 pub fn image_text_bytes(body: &[u8]) -> usize {
     let (mut at, mut bytes) = (0, 0);
     while let Some(quote) = body[at..].iter().position(|&byte| byte == b'"') {
         let from = at + quote + 1;
         let Some(length) = body[from..].iter().position(|&byte| byte == b'"') else { break };
-        if body[from..].starts_with(b"data:") {
+        if body[from..].starts_with(b"data:") || is_after_data(&body[..from - 1]) {
             bytes += length;
         }
         // The quote at the end may be the beginning of the next string, if this text began in one.
         at = from + length;
     }
     bytes
+}
+
+/// Returns true if the text before a string ends with the name of a field `data`.
+fn is_after_data(before: &[u8]) -> bool {
+    let name = before.trim_ascii_end().strip_suffix(b":").map(<[u8]>::trim_ascii_end);
+    name.is_some_and(|name| name.ends_with(b"\"data\""))
 }
 
 fn takes_none(place: &str) -> Error {
@@ -174,6 +181,8 @@ mod tests {
             (r#"{"data:":1,"b":["data:yy"]}"#, 12),
             (r#"{"a":"say \"data:x\" twice"}"#, 7),
             (r#"{"a":"no data: here"}"#, 0),
+            (r#"{"type":"base64","data" : "AAAA"}"#, 4),
+            (r#"{"mydata":"AAAA","b":"data"}"#, 0),
             (r#"{"a":"data:never ends"#, 0),
             ("", 0),
         ] {

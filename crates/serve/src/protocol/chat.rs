@@ -1,16 +1,16 @@
 //! Answers `POST /v1/chat/completions`.
 
-use crate::images::numbered;
 use crate::outbox::{End, Part};
-use crate::owner::{Heard, ResponseOwner};
+use crate::owner::ResponseOwner;
 use crate::protocol::fields::Fields;
 use crate::protocol::logprobs::{self, Logprobs};
 use crate::protocol::messages::Chat;
 use crate::protocol::parsed::{Delivery, Parsed, cache_salt, delivery, params};
-use crate::protocol::refusal::{Refusal, Reply};
+use crate::protocol::prompt::ChatPrompt;
+use crate::protocol::refusal::Reply;
 use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
-use plimsoll_text::calls::Calls;
+use plimsoll_text::ResponseReader;
 use plimsoll_text::said::Said;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -28,35 +28,22 @@ pub fn read(
     let delivery = delivery(&mut fields)?;
     let logprobs = logprobs::of_chat(&mut fields, &mut params, state)?;
     let prompt_top = logprobs::of_prompt(&mut fields, &mut params, (delivery.stream, state))?;
-    let mut chat = Chat::read(&mut fields, state)?;
+    let shows_thinking = fields.take("include_reasoning")?.unwrap_or(true);
+    let splits_thinking = fields.take("separate_reasoning")?.unwrap_or(true);
+    let chat = Chat::read(&mut fields, state)?;
     fields.finish()?;
-    let (prompt, heard) = match owner {
-        None => (state.encode(&chat.render(state)?)?, Heard::default()),
-        Some(owner) => owner.prompt(&chat, state)?,
-    };
-    let images = std::mem::take(&mut chat.images);
-    let (prompt, rows) = match &state.texts.images {
-        Some(served) => {
-            let (vocab, context) = (state.texts.vocab, state.limits.context);
-            let with_images = numbered(prompt, &images, served, (vocab, context));
-            with_images.map_err(|error| Refusal { error, param: Some("messages".into()) })?
-        }
-        None => (prompt.clone(), prompt),
-    };
-    let template = state.texts.template.as_deref();
-    let calls = Calls::are_in(template, !chat.tools.is_empty()).then(|| {
-        let calls = Calls::new(template, chat.functions());
-        vec![calls; params.choices]
-    });
+    let ChatPrompt { ids, rows, images, heard, reader } = ChatPrompt::of(chat, state, owner)?;
+    let reader = if splits_thinking { reader } else { reader.without_thinking() };
     let form = ChatForm {
         head: Head::new(state, "chatcmpl-", adapter),
         usage: Usage { prompt_tokens: rows.len(), ..Usage::default() },
-        prompt_ids: delivery.return_ids.then_some(prompt),
+        prompt_ids: delivery.return_ids.then_some(ids),
         delivery,
         logprobs,
         prompt_top,
-        calls,
+        readers: vec![reader; params.choices],
         num_calls: vec![0; params.choices],
+        shows_thinking,
     };
     // What has room: a chat goes on until the model ends it.
     Ok(Parsed { prompts: vec![rows], images, params, delivery, usual_tokens: usize::MAX, heard, form })
@@ -70,9 +57,11 @@ pub struct ChatForm {
     logprobs: Option<Logprobs>,
     /// Likeliest tokens of each token of the prompt, if the request asks for them.
     prompt_top: Option<usize>,
-    /// Parser of calls and thinking for each choice, if responses may have them.
-    calls: Option<Vec<Calls>>,
+    /// What splits each choice into thinking, text and calls.
+    readers: Vec<ResponseReader>,
     num_calls: Vec<usize>,
+    /// True if thinking is part of the answer.
+    shows_thinking: bool,
 }
 
 /// Holds the new text and the new calls of a choice.
@@ -88,18 +77,17 @@ struct New {
 impl ChatForm {
     /// Separates the text of a part from the calls and the thinking in it.
     fn new_of(&mut self, index: usize, part: &Part) -> New {
-        let Some(calls) = &mut self.calls else {
-            return New { content: part.text.clone(), ..New::default() };
-        };
-        let mut said = calls[index].push(&part.text);
+        let reader = &mut self.readers[index];
+        let mut said = reader.push(&part.text);
         if part.end.is_some() {
-            said.extend(calls[index].finish());
+            said.extend(reader.finish());
         }
         let mut new = New::default();
         for one in said {
             match one {
                 Said::Text(text) => new.content.push_str(&text),
-                Said::Thought(text) => new.thought.push_str(&text),
+                Said::Thought(text) if self.shows_thinking => new.thought.push_str(&text),
+                Said::Thought(_) => {}
                 Said::Call { name, arguments } => {
                     let number = self.num_calls[index];
                     self.num_calls[index] += 1;
@@ -152,6 +140,8 @@ impl Form for ChatForm {
             let content = if has_content { json!(content) } else { Value::Null };
             let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
             if !thought.is_empty() {
+                // vLLM's name and that of earlier versions, which other clients read.
+                message["reasoning"] = json!(thought);
                 message["reasoning_content"] = json!(thought);
             }
             if !calls.is_empty() {
@@ -208,6 +198,7 @@ impl Form for ChatForm {
                 delta["content"] = json!(content);
             }
             if !thought.is_empty() {
+                delta["reasoning"] = json!(thought);
                 delta["reasoning_content"] = json!(thought);
             }
             if !calls.is_empty() {

@@ -196,6 +196,33 @@ fn variables_of_a_request_reach_the_template() {
     }
 }
 
+#[test]
+fn thinking_between_marks_is_a_field_of_its_own_unless_a_request_wants_it_in_the_text() {
+    let (state, _inbox) =
+        state("{{ messages[0].content }}{% if open %}<think>{% endif %}</think>|a:{{ '<think>' if open }}");
+    let said = "<think>\nhm\n</think>\n\n5";
+    for (more, said, reasoning, content) in [
+        (json!({}), said, json!("hm"), "5"),
+        (json!({ "include_reasoning": false }), said, Value::Null, "5"),
+        (json!({ "separate_reasoning": false }), said, Value::Null, said),
+        (json!({ "chat_template_kwargs": { "open": true } }), "hm</think>5", json!("hm"), "5"),
+        (json!({}), "5", Value::Null, "5"),
+    ] {
+        let mut body = json!({ "messages": [question()] });
+        body.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+        let parsed =
+            read(body.to_string().as_bytes(), &state, None).unwrap_or_else(|r| panic!("{}", r.error));
+        let mut form = parsed.form;
+        let message = form.whole(vec![part(said, Some(End::Eos))])["choices"][0]["message"].clone();
+        assert_eq!(
+            (&message["reasoning_content"], &message["reasoning"]),
+            (&reasoning, &reasoning),
+            "{more}"
+        );
+        assert_eq!(message["content"], content, "{more}");
+    }
+}
+
 /// The short template of gpt-oss's format in the tests of crate `text`.
 const HARMONY: &str = include_str!("../../../text/tests/harmony/template.jinja");
 

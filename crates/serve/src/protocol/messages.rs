@@ -9,7 +9,7 @@ use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::{BadPart, Conversation, joined_parts, read_calls};
 use serde_json::{Map, Value, json};
 
-const MESSAGES_MAX: usize = 4096;
+pub const MESSAGES_MAX: usize = 4096;
 const TOOLS_MAX: usize = 128;
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 /// Fields of a message that reach the template.
@@ -43,26 +43,25 @@ impl Chat {
             .take_exactly("messages")?
             .ok_or_else(|| Refusal::bad("messages", "messages is missing"))?;
         let mut reading = Reading { fields, state, images: GivenImages::default() };
-        let mut messages: Vec<Value> = given
+        let messages: Vec<Value> = given
             .into_iter()
             .enumerate()
             .map(|(i, message)| read_message(i, message, &mut reading))
             .collect::<Reply<_>>()?;
         let Reading { images: GivenImages { images, .. }, fields, .. } = reading;
-        if let Some(system) = &state.texts.system_prompt
-            && messages[0]["role"] != "system"
-        {
-            messages.insert(0, json!({ "role": "system", "content": system }));
-        }
         let tools = tools(fields, state)?;
-        let variables: Map<String, Value> = fields.take_exactly("chat_template_kwargs")?.unwrap_or_default();
-        let of_chat = |name: &&str| variables.get(*name).is_some_and(|value| !value.is_null());
-        if let Some(name) = OF_CHAT.iter().find(|name| of_chat(name)) {
-            let param = format!("chat_template_kwargs.{name}");
-            let message = format!("{param}: the conversation itself gives it to the template");
-            return Err(Refusal::unsupported(param, message));
+        let variables = variables(fields)?;
+        Ok(Chat { messages, images, tools, variables }.with_system_prompt(state))
+    }
+
+    /// Adds the server's system message to a conversation that begins with none.
+    pub fn with_system_prompt(mut self, state: &ServerState) -> Chat {
+        if let Some(system) = &state.texts.system_prompt
+            && self.messages[0]["role"] != "system"
+        {
+            self.messages.insert(0, json!({ "role": "system", "content": system }));
         }
-        Ok(Chat { messages, images, tools, variables })
+        self
     }
 
     /// Returns the prompt as the model's template writes it.
@@ -94,6 +93,35 @@ impl Chat {
     pub fn functions(&self) -> Vec<Tool> {
         Tool::all(&self.tools)
     }
+}
+
+/// Reads `chat_template_kwargs`: the variables of the template that a request sets.
+///
+/// Errors: `serve-field-refused` for one that follows from the conversation.
+pub fn variables(fields: &mut Fields<'_>) -> Reply<Map<String, Value>> {
+    let variables: Map<String, Value> = fields.take_exactly("chat_template_kwargs")?.unwrap_or_default();
+    let of_chat = |name: &&str| variables.get(*name).is_some_and(|value| !value.is_null());
+    if let Some(name) = OF_CHAT.iter().find(|name| of_chat(name)) {
+        let param = format!("chat_template_kwargs.{name}");
+        let message = format!("{param}: the conversation itself gives it to the template");
+        return Err(Refusal::unsupported(param, message));
+    }
+    Ok(variables)
+}
+
+/// Requires that there are not too many tools, and that the model's template has a place for them.
+///
+/// Errors: `serve-bad-request`, `serve-field-refused`.
+pub fn check_tools(tools: &[Value], state: &ServerState) -> Reply<()> {
+    if tools.len() > TOOLS_MAX {
+        return Err(Refusal::bad("tools", format!("{} tools, {TOOLS_MAX} is the most", tools.len())));
+    }
+    let takes_tools = state.texts.template.as_ref().is_none_or(|template| template.mentions("tools"));
+    if !tools.is_empty() && !takes_tools {
+        return Err(Refusal::unsupported("tools", "the model's chat template has no place for tools")
+            .hint("start the server with --set data.chat_template=FILE"));
+    }
+    Ok(())
 }
 
 /// What messages are read with, and the images that are found in them.
@@ -185,9 +213,6 @@ fn calls(mut calls: Value, param: &str, fields: &mut Fields<'_>) -> Reply<Value>
 fn tools(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Vec<Value>> {
     let tools: Vec<Value> = fields.take_exactly("tools")?.unwrap_or_default();
     let choice = fields.raw("tool_choice").map(|raw| serde_json::from_str::<String>(raw.get()).ok());
-    if tools.len() > TOOLS_MAX {
-        return Err(Refusal::bad("tools", format!("{} tools, {TOOLS_MAX} is the most", tools.len())));
-    }
     for (index, tool) in tools.iter().enumerate() {
         let place = format!("tools[{index}]");
         if tool["type"] != "function" {
@@ -206,10 +231,6 @@ fn tools(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Vec<Value>> {
             return Err(Refusal::unsupported("tool_choice", message));
         }
     }
-    let takes_tools = state.texts.template.as_ref().is_none_or(|template| template.mentions("tools"));
-    if !tools.is_empty() && !takes_tools {
-        return Err(Refusal::unsupported("tools", "the model's chat template has no place for tools")
-            .hint("start the server with --set data.chat_template=FILE"));
-    }
+    check_tools(&tools, state)?;
     Ok(tools)
 }

@@ -70,6 +70,16 @@ pub fn delivery(fields: &mut Fields<'_>) -> Reply<Delivery> {
 /// Reads the sampling parameters of a request and the tokens and strings that end its responses. `adapter`: the slot of
 /// the one that it names.
 pub fn params(fields: &mut Fields<'_>, state: &ServerState, adapter: Option<u32>) -> Reply<SamplingParams> {
+    params_under(fields, state, "stop", adapter)
+}
+
+/// Reads them where the strings that end a response have another name.
+pub fn params_under(
+    fields: &mut Fields<'_>,
+    state: &ServerState,
+    stop: &'static str,
+    adapter: Option<u32>,
+) -> Reply<SamplingParams> {
     let usual = state.settings.sampling;
     let sampling = Sampling {
         temperature: temperature(fields)?.unwrap_or(usual.temperature),
@@ -81,7 +91,7 @@ pub fn params(fields: &mut Fields<'_>, state: &ServerState, adapter: Option<u32>
     };
     let choices = fields.within("n", 1..=CHOICES_MAX as i64)?.unwrap_or(1) as usize;
     let max_new_tokens = max_new_tokens(fields)?;
-    let (stops, keep_stop) = stops(fields, state)?;
+    let (stops, keep_stop) = stops(fields, state, stop)?;
     let stop_ids: Vec<u32> = fields.take("stop_token_ids")?.unwrap_or_default();
     check_ids(&stop_ids, &fields.param("stop_token_ids"), state)?;
     let mut ends = if fields.flag("ignore_eos")? { Vec::new() } else { state.texts.eos.clone() };
@@ -205,9 +215,9 @@ fn stops_of(text: &str) -> Result<Vec<String>, String> {
     Ok(stops)
 }
 
-fn stops(fields: &mut Fields<'_>, state: &ServerState) -> Reply<(Vec<String>, bool)> {
-    let param = fields.param("stop");
-    let stops = match fields.raw("stop") {
+fn stops(fields: &mut Fields<'_>, state: &ServerState, name: &'static str) -> Reply<(Vec<String>, bool)> {
+    let param = fields.param(name);
+    let stops = match fields.raw(name) {
         None => state.settings.stop.clone(),
         Some(raw) => stops_of(raw.get()).map_err(|message| Refusal::bad(&param, message))?,
     };

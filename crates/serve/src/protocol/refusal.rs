@@ -33,7 +33,7 @@ impl Refusal {
         self
     }
 
-    fn status(&self) -> StatusCode {
+    pub fn status(&self) -> StatusCode {
         match self.error.slug {
             "serve-token-wrong" => StatusCode::UNAUTHORIZED,
             "serve-host-refused" => StatusCode::MISDIRECTED_REQUEST,
@@ -56,10 +56,15 @@ impl Refusal {
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };
+        let message = self.message();
+        json!({ "error": { "message": message, "type": kind, "param": self.param, "code": self.error.slug } })
+    }
+
+    /// Returns the error's words with its facts and hints.
+    pub fn message(&self) -> String {
         let more =
             self.error.facts.iter().cloned().chain(self.error.hints.iter().map(|h| format!("hint: {h}")));
-        let message = std::iter::once(self.error.message.clone()).chain(more).collect::<Vec<_>>().join("; ");
-        json!({ "error": { "message": message, "type": kind, "param": self.param, "code": self.error.slug } })
+        std::iter::once(self.error.message.clone()).chain(more).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -81,6 +86,8 @@ impl IntoResponse for Box<Refusal> {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
         }
+        // For protocols that have a form of their own.
+        response.extensions_mut().insert(*self);
         response
     }
 }

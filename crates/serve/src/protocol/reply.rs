@@ -16,8 +16,19 @@ use std::time::Duration;
 /// Time without an event after which a stream sends a comment, so that no proxy takes it for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
+/// How a protocol writes the events of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventStyle {
+    /// Data alone, with `[DONE]` as the last.
+    Plain,
+    /// Each event is named by the `type` of its data.
+    Named,
+}
+
 /// Writes an answer in the form of a protocol.
 pub trait Form: Send + 'static {
+    const EVENTS: EventStyle = EventStyle::Plain;
+
     /// Returns the answer as one object.
     fn whole(&mut self, parts: Vec<Part>) -> Value;
 
@@ -31,6 +42,11 @@ pub trait Form: Send + 'static {
 
     /// Returns the events after the last part.
     fn end(&mut self) -> Vec<Value>;
+
+    /// Returns the event of an error that ends the stream.
+    fn failed(&mut self, refusal: &Refusal) -> Value {
+        refusal.body()
+    }
 }
 
 /// Begins every object of an answer.
@@ -48,9 +64,14 @@ impl Head {
         Head { state: state.clone(), id: format!("{prefix}{:016x}", state.next_id()), created, adapter }
     }
 
+    /// Returns the name of what answers.
+    pub fn model(&self) -> &str {
+        self.state.name_of(self.adapter)
+    }
+
     pub fn object(&self, kind: &str) -> Value {
         json!({
-            "id": self.id, "object": kind, "created": self.created, "model": self.state.name_of(self.adapter),
+            "id": self.id, "object": kind, "created": self.created, "model": self.model(),
             "system_fingerprint": concat!("plimsoll-", env!("CARGO_PKG_VERSION")),
         })
     }
@@ -119,29 +140,39 @@ enum Step<F> {
     Done,
 }
 
-fn events(form: impl Form, output: RequestOutput) -> Response {
+fn events<F: Form>(form: F, output: RequestOutput) -> Response {
     let events = stream::unfold(Step::Begin(form, output), next_events);
-    let events = events.flat_map(|texts| stream::iter(texts.into_iter().map(as_event)));
+    let events = events.flat_map(|events| stream::iter(events.into_iter().map(Ok::<_, Infallible>)));
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-fn as_event(text: String) -> Result<Event, Infallible> {
-    Ok(Event::default().data(text))
+/// Writes events in the style of a form.
+fn written<F: Form>(values: Vec<Value>) -> Vec<Event> {
+    let write = |value: &Value| {
+        // Clients that read line by line want the name before the data.
+        let event = match (F::EVENTS, value["type"].as_str()) {
+            (EventStyle::Named, Some(name)) => Event::default().event(name),
+            _ => Event::default(),
+        };
+        event.data(value.to_string())
+    };
+    values.iter().map(write).collect()
 }
 
-async fn next_events<F: Form>(step: Step<F>) -> Option<(Vec<String>, Step<F>)> {
-    let texts = |values: Vec<Value>| values.iter().map(Value::to_string).collect::<Vec<_>>();
+async fn next_events<F: Form>(step: Step<F>) -> Option<(Vec<Event>, Step<F>)> {
     match step {
-        Step::Begin(mut form, output) => Some((texts(form.begin()), Step::Parts(form, output))),
+        Step::Begin(mut form, output) => Some((written::<F>(form.begin()), Step::Parts(form, output))),
         Step::Parts(mut form, output) => match output.outbox.next().await {
             Some((_, Part { end: Some(End::Failed(error)), .. })) => {
                 let refusal: Box<Refusal> = (*error).into();
-                Some((texts(vec![refusal.body()]), Step::Done))
+                Some((written::<F>(vec![form.failed(&refusal)]), Step::Done))
             }
-            Some((index, part)) => Some((texts(form.part(index, part)), Step::Parts(form, output))),
+            Some((index, part)) => Some((written::<F>(form.part(index, part)), Step::Parts(form, output))),
             None => {
-                let mut last = texts(form.end());
-                last.push("[DONE]".into());
+                let mut last = written::<F>(form.end());
+                if F::EVENTS == EventStyle::Plain {
+                    last.push(Event::default().data("[DONE]"));
+                }
                 Some((last, Step::Done))
             }
         },

@@ -158,6 +158,41 @@ fn a_conversation_that_grows_is_one_sequence_token_for_token() {
     assert_eq!(heard, ["2+2=", "no"]);
 }
 
+/// An agent that speaks Anthropic's protocol, to a model that never ends its thinking.
+#[test]
+fn a_conversation_of_blocks_is_one_sequence_token_for_token() {
+    const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}|{% endfor %}<think>{# </think> #}";
+    let game = Game::with(Options { template: Some(TEMPLATE), ..options() }, SPEC, &[1]);
+    let episode = game.claim("one");
+    let ask = |messages: &Value| {
+        let headers = format!(
+            "Host: {}\r\nContent-Type: application/json\r\nX-Api-Key: {}\r\n",
+            game.client.at,
+            episode.token()
+        );
+        let body = json!({ "max_tokens": 9999, "messages": messages, "ignore_eos": true }).to_string();
+        game.client.ask(&format!("POST {}", episode.path("/v1/messages")), &headers, &body)
+    };
+    let mut messages = user("2+2=");
+    let first = ask(&messages);
+    assert_eq!(first.status, 200, "{}", first.body);
+    let content = &first.json()["content"];
+    assert_eq!((&content[0]["type"], content.as_array().map(Vec::len)), (&json!("thinking"), Some(1)));
+    let list = messages.as_array_mut().expect("a list");
+    list.push(json!({ "role": "assistant", "content": content }));
+    list.push(json!({ "role": "user", "content": [{ "type": "text", "text": "no" }] }));
+    assert_eq!(ask(&messages).status, 200);
+    messages[1]["content"][0]["thinking"] = json!("something else");
+    assert_eq!(ask(&messages).status, 200);
+    let refused = game.client.post("/v1/messages", &json!({}));
+    assert_eq!((refused.status, &refused.json()["error"]["type"]), (401, &json!("authentication_error")));
+    episode.end(0.5);
+    let played = game.played();
+    let lengths: Vec<usize> = played[0].sequences.iter().map(|sequence| sequence.turns.len()).collect();
+    // What the model has not thought is the beginning of another sequence.
+    assert_eq!(lengths, [2, 1]);
+}
+
 #[test]
 fn the_first_response_of_an_episode_draws_as_its_sample_whoever_plays_it() {
     let game = Game::start(SPEC, &[3]);

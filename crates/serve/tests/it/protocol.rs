@@ -253,14 +253,10 @@ fn what_is_not_done_is_refused_by_the_name_of_its_field() {
         let found = (answer.status, answer.error());
         assert_eq!(found, (status, (slug.to_string(), param)), "{path} {body}: {}", answer.body);
     }
-    // Another protocol is named with the one to use; an address of training runs is not offered here.
-    for (path, said) in [
-        ("/v1/responses", "this server has no POST /v1/responses; hint: send the messages to POST /v1/chat/"),
-        ("/v1/nothing", "this server has no POST /v1/nothing; hint: it answers POST /v1/chat/completions, "),
-    ] {
-        let answer = server.post(path, &json!({}));
-        assert!(answer.body.contains(said) && !answer.body.contains("episodes"), "{}", answer.body);
-    }
+    // An address of training runs is not offered here.
+    let said = "this server has no POST /v1/nothing; hint: it answers POST /v1/chat/completions, ";
+    let answer = server.post("/v1/nothing", &json!({}));
+    assert!(answer.body.contains(said) && !answer.body.contains("episodes"), "{}", answer.body);
     let logprobs = json!({ "messages": user("a"), "logprobs": true, "top_logprobs": 21 });
     assert_eq!(server.post("/v1/chat/completions", &logprobs).error().1, "top_logprobs");
     for (body, param) in [

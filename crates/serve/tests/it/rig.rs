@@ -187,6 +187,7 @@ impl Options {
     fn settings(&self) -> Settings {
         Settings {
             names: vec!["tiny".into(), "adder".into()],
+            adapters: Vec::new(),
             sampling: self.sampling,
             stop: self.stop.clone(),
             keep_stop: false,

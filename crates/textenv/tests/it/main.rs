@@ -1,5 +1,6 @@
 //! Text environments with real programs and real workers.
 
+mod mcp;
 mod rows;
 mod shapes;
 mod tool;
@@ -15,6 +16,7 @@ fn settings() -> Settings {
     let timeout = Duration::from_secs(20);
     Settings {
         tools: Vec::new(),
+        servers: Vec::new(),
         rows: None,
         eval_rows: None,
         prompt_column: "prompt".to_string(),

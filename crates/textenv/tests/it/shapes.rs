@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// One episode at a time, in one slot.
-pub(crate) struct Table(Hosts);
+pub(crate) struct Table(pub(crate) Hosts);
 
 impl Table {
     pub(crate) fn open(env: &str, settings: &Settings) -> Result<Table> {
@@ -27,7 +27,7 @@ impl Table {
         self.ask(Job::Reset(start)).unwrap().messages
     }
 
-    fn step(&mut self, response: &str, calls: &[Value]) -> Said {
+    pub(crate) fn step(&mut self, response: &str, calls: &[Value]) -> Said {
         self.ask(Job::Step(response.to_string(), calls.to_vec())).unwrap()
     }
 }
@@ -37,11 +37,11 @@ pub(crate) fn example() -> String {
     format!("python:{}:SumsByTools", file.display())
 }
 
-fn call(name: &str, arguments: Value) -> Value {
+pub(crate) fn call(name: &str, arguments: Value) -> Value {
     json!({ "name": name, "arguments": arguments })
 }
 
-fn tool(content: &str) -> Message {
+pub(crate) fn tool(content: &str) -> Message {
     Message::new("tool", content)
 }
 
@@ -54,7 +54,7 @@ fn other_python() -> Option<String> {
     python
 }
 
-fn write(text: &str) -> (tempfile::TempDir, String) {
+pub(crate) fn write(text: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.py");
     std::fs::write(&file, text).unwrap();

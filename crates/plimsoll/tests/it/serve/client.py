@@ -54,6 +54,29 @@ def completions(client):
     assert one.choices[0].text == several.choices[1].text
 
 
+def responses(client):
+    tool = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}, "strict": False}
+    ask = dict(model="tiny", input="Hello", instructions="Be short.", max_output_tokens=24, temperature=0, tools=[tool])
+    whole = client.responses.create(**ask)
+    assert whole.status in ("completed", "incomplete") and whole.usage.output_tokens <= 24, whole
+    with client.responses.stream(**ask) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        last = stream.get_final_response() if whole.status == "completed" else None
+    assert text == whole.output_text, (text, whole)
+    assert last is None or last.output_text == text
+    # The items of an answer go back as the client holds them.
+    call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c1", "output": "5"}
+    again = [{"role": "user", "content": "Hello"}, *whole.output, call, result]
+    client.responses.create(**{**ask, "input": again, "store": False})
+    try:
+        client.responses.create(**ask, previous_response_id=whole.id)
+    except openai.BadRequestError as err:
+        assert err.code == "serve-field-refused" and err.param == "previous_response_id", err
+    else:
+        raise AssertionError("nothing is stored")
+
+
 def errors(client):
     refused = [
         (openai.NotFoundError, {"model": "gpt-4"}, "serve-unknown-model"),
@@ -86,6 +109,7 @@ def main():
     assert chat(client).choices == first.choices
     tools(client)
     completions(client)
+    responses(client)
     errors(client)
     asyncio.run(many(url))
 
