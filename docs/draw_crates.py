@@ -13,7 +13,7 @@ from pathlib import Path
 # Where a crate is from left (0) to right (10). Its floor follows from the table.
 COLUMN = {
     "plimsoll": 7.0, "bench": 5.9, "agent": 2.4, "rl": 5.1, "infer": 5.9, "run": 4.4, "plan": 4.9, "config": 3.5,
-    "python": 0.3, "textenv": 2.6, "rollout": 4.3, "train": 5.3, "serve": 6.9,
+    "python": 0.3, "textenv": 2.6, "rollout": 4.3, "train": 5.3, "serve": 6.9, "tinker": 8.0,
     "collect": 0.7, "reward": 2.3, "model": 5.92, "cpu": 6.88, "cuda": 7.83, "devices": 6.4,
     "worker": 1.6, "ranks": 4.25, "text": 3.4, "device": 6.6, "launch": 8.6, "stacks": 9.12, "doctor": 10.07,
     "env": 0.5, "files": 3.3, "memory": 6.15, "algo": 5.13, "base": 5.0, "arch": 3.9, "images": 8.1,
@@ -24,7 +24,7 @@ COLOURS = {
     "what everything uses": ("#eef1f4", "#66788a", "base arch memory algo files text images"),
     "other people's code": ("#e6f4ea", "#3c8a57", "env worker reward collect textenv python"),
     "the engine": ("#e5f0f8", "#0b6e99", "device cpu cuda devices model rollout train"),
-    "a run": ("#fdf3e1", "#b7791f", "ranks config plan run serve infer rl agent bench plimsoll"),
+    "a run": ("#fdf3e1", "#b7791f", "ranks config plan run serve tinker infer rl agent bench plimsoll"),
     "runs elsewhere": ("#f3eafa", "#7b4fa3", "stacks doctor launch"),
 }
 WIDTH, BOX_W, BOX_H, FLOOR, LEFT, TOP = 900, 74, 28, 58, 50, 24

@@ -32,6 +32,7 @@ pub const ALLOWED: &str = "
     plan     <- base arch memory files device devices model rollout train reward textenv config
     run      <- base arch memory files text worker ranks config plan
     serve    <- base arch text images device rollout
+    tinker   <- base algo serve
     infer    <- base arch memory algo files text images reward config plan run device devices model rollout train serve
     rl       <- base arch memory algo files text reward textenv ranks config plan run device devices model rollout train serve infer
     agent    <- base memory env files worker collect algo device devices model train config plan run

@@ -27,6 +27,7 @@ pub mod policy_loss;
 pub mod preference;
 pub mod shaping;
 pub mod spans;
+pub mod sum_loss;
 pub mod supervised;
 pub mod turns;
 pub mod update;

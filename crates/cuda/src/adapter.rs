@@ -6,6 +6,7 @@
 //! stream, in parallel to the layer's own product. Gradients have `adapter_gradients.cu`; odd sizes go to `sgemm.cu`.
 
 use super::adapted::BLOCKS_MAX;
+use super::chosen::Chosen;
 use super::lt::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
 use super::sgemm::{self, Columns, Sum};
@@ -13,7 +14,7 @@ use super::{
     Arg, CudaDevice, Launch, adapted, adapted_codes, adapter_gradients, blocks, chain, count, matmul, memory,
 };
 use plimsoll_base::DType;
-use plimsoll_device::{AdaptBackward, Adapted, Adapter, AdapterSlots, Matrix, MatrixLayout};
+use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -54,27 +55,6 @@ pub(crate) fn forward(
     }
     dev.join_fork();
     up(dev, u, adapter, out, Chosen::All);
-}
-
-/// The rows that a product is computed for.
-#[derive(Clone, Copy)]
-pub(super) enum Chosen<'a> {
-    All,
-    /// Those of a slot.
-    Slot(AdapterSlots<'a>, usize),
-    /// Those of a slot, with its factor in place of the product's.
-    Scaled(AdapterSlots<'a>, usize),
-}
-
-impl Chosen<'_> {
-    /// Returns the arguments `OF_SLOT` of kernels.
-    pub(super) fn args(&self, dev: &CudaDevice) -> [Arg; 3] {
-        match *self {
-            Chosen::All => [Arg::Ptr(0), Arg::Ptr(0), count(0)],
-            Chosen::Slot(slots, slot) => [dev.arg(slots.of_row), Arg::Ptr(0), count(slot)],
-            Chosen::Scaled(slots, slot) => [dev.arg(slots.of_row), dev.arg(slots.scales), count(slot)],
-        }
-    }
 }
 
 /// Computes dx = dy W + du A.

@@ -24,6 +24,7 @@ mod card_link;
 mod cards;
 mod chain;
 mod checked;
+mod chosen;
 mod columns;
 mod compile;
 mod cuda_device;

@@ -2,7 +2,7 @@
 //!
 //! An element is one chain of additions, ascending in the summed index: bits of a row depend on nothing else.
 
-use super::adapter::Chosen;
+use super::chosen::Chosen;
 use super::{CudaDevice, Launch};
 use plimsoll_base::DType;
 use plimsoll_device::{Matrix, MatrixLayout};

@@ -1,12 +1,13 @@
 //! Launchers of `adapted_slots.cu`: linear layers of which each row has the adapter of its slot, or none.
 //!
 //! Legend: M rows, N outputs and K inputs of the layer, C slots of S blocks of rank r. A row's bits are those of its
-//! adapter alone, by `adapter::forward`: shapes that Hopper's kernels do not take there, they do not take here. Then the
-//! slots come one after another, each for its own rows.
+//! adapter alone, by `adapter::forward`: shapes that Hopper's kernels do not take there, they do not take here. Then
+//! the slots come one after another, each for its own rows.
 
 use super::adapted::{FEW_ROWS, STEP, STEP_BYTES, blocks_of, layer, takes, three, tiles_of};
-use super::adapter::{self, Chosen};
+use super::adapter;
 use super::boxes::{SHARED_MAX, STAGES_MAX, ring, tensor_map, tensor_maps};
+use super::chosen::Chosen;
 use super::matmul::{self, rows};
 use super::{Arg, CudaDevice, Launch, blocks, count};
 use plimsoll_base::DType;
@@ -21,8 +22,8 @@ const MANY_COLS: usize = 128;
 /// Columns of u that a tile of 64 rows makes next to its own sums.
 const FEW_U: usize = 64;
 
-/// Computes u of the rows with an adapter, and out = x W^T with bias, or resid + x W^T, plus u_i B_i^T at the outputs of
-/// each block.
+/// Computes u of the rows with an adapter, and out = x W^T with bias, or resid + x W^T, plus u_i B_i^T at the outputs
+/// of each block.
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,

@@ -408,7 +408,7 @@ pub struct AdapterSlots<'a> {
     pub stride: usize,
     /// [M] u32: the slot of each row; C or above: none.
     pub of_row: Buf<'a>,
-    /// [C] f32: factor of a slot's B (A x), in the place of the adapter's own.
+    /// [C] f32: factor of a slot's B (A x), instead of the adapter's own.
     pub scales: Buf<'a>,
     /// The most slots among the 64 rows from any multiple of 64 on. While passes run, nothing writes `of_row`.
     pub most: usize,

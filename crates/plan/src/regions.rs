@@ -384,10 +384,16 @@ impl RunShape {
         if self.host.clients.0 > 0 { Live::prefix_bytes(&self.engine) } else { 0 }
     }
 
+    /// Returns the heap bytes of the engine, with those of responses that choose among several adapters.
+    fn engine_bytes(&self) -> u64 {
+        let has_slots = self.lora.is_some_and(|lora| lora.slots > 0);
+        Engine::host_bytes(&self.engine) + if has_slots { Engine::adapter_bytes(&self.engine) } else { 0 }
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
-        row("rollout.host", "rollout", Place::Heap, Engine::host_bytes(&self.engine));
+        row("rollout.host", "rollout", Place::Heap, self.engine_bytes());
         row("files.headers", "files", Place::Heap, self.header_bytes());
         let samples = Samples::bytes(self.engine.samples, self.engine.new_tokens, self.episodes.turns_max);
         row("rollout.samples", "rollout", Place::Heap, samples);
@@ -428,13 +434,6 @@ impl RunShape {
         row("rl.kept", "rl", Place::Heap, self.kept_bytes());
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
         row("serve.clients", "serve", Place::Heap, host.clients.0);
-        let has_slots = self.lora.is_some_and(|lora| lora.slots > 0);
-        row(
-            "rollout.adapters",
-            "rollout",
-            Place::Heap,
-            if has_slots { Engine::adapter_bytes(&self.engine) } else { 0 },
-        );
         row("files.staging", "files", Place::Heap, host.staging.0);
         process_rows_of(layout, host.image, self.target.threads);
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);

@@ -182,6 +182,18 @@ impl RoleShape {
         Some(tables::of(self.key(Which::Adapters, self.head), make))
     }
 
+    /// Returns the names, elements and dtypes of the regions of its adapters: of one, or of slots with their factors.
+    fn adapter_regions(&self) -> impl Iterator<Item = (&'static str, u64, DType)> {
+        let slots = self.lora.map_or(0, |lora| u64::from(lora.slots));
+        let elements = self.adapters().map(|table| match slots {
+            0 => table.elements,
+            _ => slots * SlotTable::stride_of(&table),
+        });
+        let all = elements.map(|elements| ("adapters", elements, self.weights));
+        let scales = (slots > 0).then_some(("adapter_scales", slots, DType::F32));
+        all.into_iter().chain(scales)
+    }
+
     /// Returns the table of the weights with its adapters merged in.
     pub fn merged(&self) -> Option<Rc<ParamTable>> {
         let lora = self.lora.filter(|lora| lora.merge)?;
@@ -238,14 +250,8 @@ impl RoleShape {
                 }
             }
         }
-        if let Some(adapters) = self.adapters() {
-            let slots = self.lora.map_or(0, |lora| u64::from(lora.slots));
-            if slots > 0 {
-                resident(&mut layout, "adapters", slots * SlotTable::stride_of(&adapters), self.weights)?;
-                resident(&mut layout, "adapter_scales", slots, DType::F32)?;
-            } else {
-                resident(&mut layout, "adapters", adapters.elements, self.weights)?;
-            }
+        for (what, elements, dtype) in self.adapter_regions() {
+            resident(&mut layout, what, elements, dtype)?;
         }
         if let Some(merged) = self.merged() {
             resident(&mut layout, "merged", merged.elements, self.weights)?;

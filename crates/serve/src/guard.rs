@@ -90,7 +90,7 @@ pub fn has_one_host(headers: &HeaderMap, uri: &Uri) -> bool {
 }
 
 /// Compares two texts in a time that does not depend on where they differ.
-pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
+pub fn same(a: &[u8], b: &[u8]) -> bool {
     let differs = a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b));
     std::hint::black_box(differs) == 0 && a.len() == b.len()
 }

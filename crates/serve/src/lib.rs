@@ -6,7 +6,7 @@
 //! and to `driver.rs`; the response comes back through `outbox.rs`. What else owns responses, and decides when they are
 //! drawn, meets the server in `gate.rs` and `owner.rs`: the episodes of a training run (`episodes/`).
 
-mod arrivals;
+pub mod arrivals;
 mod bodies;
 pub mod connections;
 mod driver;

@@ -100,7 +100,7 @@ const ERRORS: [Theme; 10] = [
         ],
     ),
     theme("NVIDIA GPUs", &["cuda-"]),
-    theme("Serving", &["serve-"]),
+    theme("Serving", &["serve-", "tinker-"]),
     theme("Everything else", &[""]),
 ];
 

@@ -8,4 +8,5 @@ mod kin;
 mod kto;
 mod properties;
 mod spans;
+mod sum_loss;
 mod turns;

@@ -103,4 +103,11 @@ impl<'a> Adapters<'a> {
         let head = table.find(ParamKind::ValueHead, 0).map(matrix);
         Adapters { all, layers: (0..spec.layers.len()).map(layer).collect(), head, slots: None }
     }
+
+    /// Returns those of slot 0, next to which a pass finds the others.
+    pub fn with_slots(mut self, slots: SlotTable<'a>) -> Adapters<'a> {
+        self.layers.iter_mut().for_each(|layer| layer.slots = Some(slots));
+        self.slots = Some(slots);
+        self
+    }
 }

@@ -12,6 +12,7 @@ mod load;
 mod merged;
 mod regions;
 mod site;
+mod slot_files;
 mod slots;
 mod table;
 mod woven;

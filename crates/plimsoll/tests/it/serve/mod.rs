@@ -1,5 +1,6 @@
 //! `plimsoll serve` as a process. What it answers over HTTP is tested in `crates/serve/tests`.
 
+mod adapters;
 mod anthropic;
 pub mod client;
 mod exact;
