@@ -16,12 +16,12 @@ COLUMN = {
     "python": 0.3, "textenv": 2.6, "rollout": 4.3, "train": 5.3, "serve": 6.9, "tinker": 8.0,
     "collect": 0.7, "reward": 2.3, "model": 5.92, "cpu": 6.88, "cuda": 7.83, "devices": 6.4,
     "worker": 1.6, "ranks": 4.25, "text": 3.4, "device": 6.6, "launch": 8.6, "stacks": 9.12, "doctor": 10.07,
-    "env": 0.5, "files": 3.3, "memory": 6.15, "algo": 5.13, "base": 5.0, "arch": 3.9, "images": 8.1,
+    "env": 0.5, "files": 3.3, "memory": 6.15, "algo": 5.13, "base": 5.0, "arch": 3.9, "images": 8.1, "grammar": 7.55,
 }
 # Floors above the lowest possible one, so that no line passes behind a box.
 RAISED = {"agent": 2}
 COLOURS = {
-    "what everything uses": ("#eef1f4", "#66788a", "base arch memory algo files text images"),
+    "what everything uses": ("#eef1f4", "#66788a", "base arch memory algo files text images grammar"),
     "other people's code": ("#e6f4ea", "#3c8a57", "env worker reward collect textenv python"),
     "the engine": ("#e5f0f8", "#0b6e99", "device cpu cuda devices model rollout train"),
     "a run": ("#fdf3e1", "#b7791f", "ranks config plan run serve tinker infer rl agent bench plimsoll"),

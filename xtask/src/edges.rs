@@ -16,6 +16,7 @@ pub const ALLOWED: &str = "
     files    <- base arch
     text     <- base files
     images   <- base
+    grammar  <- base text
     worker   <- base memory
     reward   <- base memory worker
     collect  <- base memory files env worker
@@ -31,9 +32,9 @@ pub const ALLOWED: &str = "
     devices  <- base arch memory files device cpu cuda ranks
     plan     <- base arch memory files device devices model rollout train reward textenv config
     run      <- base arch memory files text worker ranks config plan
-    serve    <- base arch text images device rollout
+    serve    <- base arch text images grammar device rollout
     tinker   <- base algo serve
-    infer    <- base arch memory algo files text images reward config plan run device devices model rollout train serve
+    infer    <- base arch memory algo files text images grammar reward config plan run device devices model rollout train serve
     rl       <- base arch memory algo files text reward textenv ranks config plan run device devices model rollout train serve infer
     agent    <- base memory env files worker collect algo device devices model train config plan run
     bench    <- base arch memory algo files reward device devices rollout train config plan run infer rl

@@ -58,6 +58,8 @@ fn serve(
             scores_prompt: false,
             named: None,
             lists: false,
+            masked: false,
+            biases: &[],
         };
         ears.of_slot[live.admit(&ask).expect("a slot for each sequence")[0]] = i;
     }

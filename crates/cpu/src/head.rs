@@ -9,6 +9,7 @@ use super::elementwise;
 use super::lanes::{LANES, Lanes, by_dtype, simd_fn};
 use super::listed_gradient::{ListedRows, RowInputs};
 use super::matmul::{self, Operand, Packed, Panels};
+use super::row_masks::Finish;
 use super::whole_gradient::WholeRow;
 use super::{CpuDevice, Isa, Shared};
 use crate::layouts::{BLOCK_ROWS, FULL_ROWS, HeadShape, stats_per_row};
@@ -128,19 +129,20 @@ pub(crate) fn forward(
     x: Buf<'_>,
     w: Matrix<'_>,
     targets: Buf<'_>,
-    logits: Logits,
+    logits: Logits<'_>,
     tile: Buf<'_>,
     out: HeadOut<'_>,
 ) {
     let targets = dev.read::<u32>(targets);
     let (work, out) = (Work::new(dev, tile, targets.len(), w.n), Outputs::new(dev, out, targets.len()));
     assert_eq!(x.len(), targets.len() * w.k, "{} rows of K = {}", targets.len(), w.k);
+    let how = Finish::new(dev, logits, targets.len(), w.n);
     by_dtype!(x, E => {
         let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
         for first in (0..targets.len()).step_by(work.shape.wave_rows.max(1)) {
             let rows = work.shape.wave_rows.min(targets.len() - first);
             let wave = &targets[first..first + rows];
-            wave_stats(dev, &x[first * w.k()..][..rows * w.k()], &w, logits, &work, Some(wave));
+            wave_stats(dev, &x[first * w.k()..][..rows * w.k()], &w, (&how, first), &work, Some(wave));
             each_row(dev, rows, |row| {
                 // SAFETY: one task a row: no other uses this row's statistics.
                 let stats = unsafe { work.row(row) };
@@ -150,12 +152,12 @@ pub(crate) fn forward(
     });
 }
 
-/// Fills the statistics of a wave of rows, and the logits of `targets` if given.
+/// Fills the statistics of a wave of rows from `first` on, and the logits of `targets` if given.
 pub(super) fn wave_stats<E: Operand>(
     dev: &CpuDevice,
     x: &[E],
     w: &Panels<'_, E>,
-    how: Logits,
+    (how, first): (&Finish<'_>, usize),
     work: &Work<'_>,
     targets: Option<&[u32]>,
 ) {
@@ -168,7 +170,8 @@ pub(super) fn wave_stats<E: Operand>(
         let here = BLOCK_ROWS.min(rows - row);
         // SAFETY: a slot is this task's by its number or by its thread's.
         let logits = unsafe { work.logits(task, num_tasks, thread) };
-        let cols = tile_logits(dev.isa(), &x[row * w.k()..][..here * w.k()], w, tile, how, logits, width);
+        let x = &x[row * w.k()..][..here * w.k()];
+        let cols = tile_logits(dev.isa(), x, w, tile, (how, first + row), logits, width);
         for r in 0..here {
             let logits = &logits[r * width..][..width];
             let target = targets.map_or(usize::MAX, |t| t[row + r] as usize);
@@ -184,13 +187,14 @@ pub(super) fn wave_stats<E: Operand>(
     });
 }
 
-/// Computes the logits of a vocabulary tile, finished as `how` says and padded to `width`; returns its columns.
+/// Computes the logits of a vocabulary tile for rows from `row` on, finished as `how` says and padded to `width`;
+/// returns its columns.
 pub(super) fn tile_logits<E: Operand>(
     isa: Isa,
     x: &[E],
     w: &Panels<'_, E>,
     tile: usize,
-    how: Logits,
+    (how, row): (&Finish<'_>, usize),
     logits: &mut [f32],
     width: usize,
 ) -> usize {
@@ -199,8 +203,9 @@ pub(super) fn tile_logits<E: Operand>(
     let rows = x.len() / w.k();
     // SAFETY: `logits` is borrowed mutably, so no other task writes it.
     unsafe { matmul::rows_product(isa, x, &w.rows(first, cols), Shared::of(logits), 0, width) };
-    for row in logits[..rows * width].chunks_exact_mut(width) {
-        finish_and_pad(isa, row, first, cols, how);
+    for (row, logits) in (row..).zip(logits[..rows * width].chunks_exact_mut(width)) {
+        finish_and_pad(isa, logits, first, cols, how.how);
+        how.apply(row, first, &mut logits[..cols]);
     }
     cols
 }
@@ -208,7 +213,7 @@ pub(super) fn tile_logits<E: Operand>(
 simd_fn! {
     /// Caps and multiplies the first `cols` elements, those of tokens from `first` on, takes the mass of the suppressed
     /// ones, and pads the others.
-    pub(super) fn finish_and_pad[](s: S, row: &mut [f32], first: usize, cols: usize, how: Logits) {
+    pub(super) fn finish_and_pad[](s: S, row: &mut [f32], first: usize, cols: usize, how: Logits<'_>) {
         for (i, part) in row.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
             let mut x = f32::load(s, part);
             if let Some(cap) = how.cap {
@@ -318,11 +323,12 @@ pub(crate) fn backward(dev: &CpuDevice, args: HeadBackward<'_>) {
     let HeadBackward { x, w, head_out, .. } = args;
     let same = args.grad.is_none_or(|grad| (grad.n, grad.k, grad.layout) == (w.n, w.k, w.layout));
     assert!(same, "the gradient's shape is the weights'");
+    assert!(args.logits.biases.is_none(), "biases have no gradient");
     by_dtype!(x, E => {
         let rows = Rows {
             targets: dev.read(args.targets), lse: dev.read(head_out.lse), entropy: dev.read(head_out.entropy),
             dlogprobs: dev.read(args.dlogprobs), dentropy: dev.read(args.dentropy),
-            logits: args.logits,
+            how: Finish::new(dev, args.logits, args.targets.len(), w.n),
             listed: args.listed.map(|of| ListedRows::new(dev, of, args.targets.len())),
         };
         let w = Panels::<E>::new(dev, w);
@@ -343,7 +349,7 @@ struct Rows<'a> {
     entropy: &'a [f32],
     dlogprobs: &'a [f32],
     dentropy: &'a [f32],
-    logits: Logits,
+    how: Finish<'a>,
     listed: Option<ListedRows<'a>>,
 }
 
@@ -351,10 +357,11 @@ impl Rows<'_> {
     /// Returns the derivative of the loss by the unscaled logit of a token that is neither target nor listed, divided
     /// by its probability, but for what the entropy adds.
     fn mass(&self, row: usize) -> f32 {
-        let by_target = -(self.logits.factor * self.dlogprobs[row]);
+        let factor = self.how.how.factor;
+        let by_target = -(factor * self.dlogprobs[row]);
         match &self.listed {
             None => by_target,
-            Some(listed) => by_target + self.logits.factor * listed.rest(row),
+            Some(listed) => by_target + factor * listed.rest(row),
         }
     }
 
@@ -374,7 +381,7 @@ pub(super) struct Side<'a, E> {
     x: &'a [E],
     w: Panels<'a, E>,
     pub(super) lse: &'a [f32],
-    how: Logits,
+    how: Finish<'a>,
     pub(super) work: Work<'a>,
 }
 
@@ -383,7 +390,8 @@ impl<'a, E: Operand> Side<'a, E> {
         let (x, w) = (dev.read::<E>(of.x), Panels::<E>::new(dev, of.w));
         assert_eq!(w.n(), vocab, "tokens of both sides");
         assert_eq!((x.len(), of.lse.len()), (rows * w.k(), rows), "{rows} rows of K = {}", w.k());
-        Side { x, w, lse: dev.read(of.lse), how: of.logits, work: Work::new(dev, of.tile, rows, vocab) }
+        let how = Finish::new(dev, of.logits, rows, vocab);
+        Side { x, w, lse: dev.read(of.lse), how, work: Work::new(dev, of.tile, rows, vocab) }
     }
 
     /// Computes its logits of a tile for rows `first..first + rows` in the current task's slot, which it returns.
@@ -400,7 +408,7 @@ impl<'a, E: Operand> Side<'a, E> {
         // SAFETY: the caller promises that this task alone uses the slot.
         let to = unsafe { self.work.logits(task, num_tasks, thread) };
         let x = &self.x[first * self.w.k()..][..rows * self.w.k()];
-        tile_logits(isa, x, &self.w, tile, self.how, to, self.work.shape.width);
+        tile_logits(isa, x, &self.w, tile, (&self.how, first), to, self.work.shape.width);
         to
     }
 }
@@ -472,8 +480,8 @@ fn tile_gradients<E: Operand>(
         let here = BLOCK_ROWS.min(num_rows - row);
         // SAFETY: a slot is this task's by its number or by its thread's.
         let logits = unsafe { work.logits(task, num_tasks, thread) };
-        let cols =
-            tile_logits(dev.isa(), &x[row * w.k()..][..here * w.k()], w, tile, rows.logits, logits, width);
+        let x = &x[row * w.k()..][..here * w.k()];
+        let cols = tile_logits(dev.isa(), x, w, tile, (&rows.how, row), logits, width);
         let theirs = match whole.filter(|of| of.d[row..][..here].iter().any(|&d| d != 0.0)) {
             None => &[],
             // SAFETY: a slot of another buffer is this task's in the same way.
@@ -484,14 +492,16 @@ fn tile_gradients<E: Operand>(
             let to = unsafe { dtile.range((row + r) * cols, cols) };
             if let Some(of) = whole.and_then(|whole| whole.row(row + r)) {
                 let [own, theirs] = [logits, theirs].map(|of| &of[r * width..][..cols]);
-                of.put(&rows.of(row + r), rows.logits, tile * HEAD_TILE, own, theirs, to);
+                of.put(&rows.of(row + r), rows.how.how, tile * HEAD_TILE, own, theirs, to);
+                rows.how.fill_masked(row + r, tile * HEAD_TILE, to, E::from_f32(0.0));
                 continue;
             }
             let target = (rows.targets[row + r] as usize).wrapping_sub(tile * HEAD_TILE);
             logit_gradients::<E>(dev.isa(), &logits[r * width..][..width], rows, row + r, target, to);
             if let Some(listed) = &rows.listed {
-                listed.put(row + r, &rows.of(row + r), rows.logits, tile * HEAD_TILE, to);
+                listed.put(row + r, &rows.of(row + r), rows.how.how, tile * HEAD_TILE, to);
             }
+            rows.how.fill_masked(row + r, tile * HEAD_TILE, to, E::from_f32(0.0));
         }
     });
 }
@@ -501,8 +511,9 @@ simd_fn! {
     /// with listed tokens also factor p times the derivative of the others.
     fn logit_gradients[E: Lanes](s: S, logits: &[f32], rows: &Rows<'_>, row: usize, target: usize, to: &mut [E]) {
         let (lse, entropy) = (s.splat(rows.lse[row]), s.splat(rows.entropy[row]));
-        let dlogp = rows.logits.factor * rows.dlogprobs[row];
-        let (mass, minus_dh) = (s.splat(rows.mass(row)), s.splat(-rows.logits.factor * rows.dentropy[row]));
+        let (factor, cap) = (rows.how.how.factor, rows.how.how.cap);
+        let dlogp = factor * rows.dlogprobs[row];
+        let (mass, minus_dh) = (s.splat(rows.mass(row)), s.splat(-factor * rows.dentropy[row]));
         // No closures: they would be compiled without the path's instructions.
         for (i, (to, part)) in to.chunks_mut(LANES).zip(logits.as_chunks::<LANES>().0).enumerate() {
             let lnp = s.max(s.splat(EXP_MIN), s.sub(f32::load(s, part), lse));
@@ -515,8 +526,8 @@ simd_fn! {
                 lanes[target % LANES] += dlogp;
                 d = f32::load(s, &lanes);
             }
-            if let Some(cap) = rows.logits.cap {
-                d = s.mul(d, capped_slope(s, f32::load(s, part), cap * rows.logits.factor));
+            if let Some(cap) = cap {
+                d = s.mul(d, capped_slope(s, f32::load(s, part), cap * factor));
             }
             if let Ok(to) = <&mut [E; LANES]>::try_from(&mut *to) {
                 E::store(s, to, d);

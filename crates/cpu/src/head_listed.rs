@@ -6,6 +6,7 @@
 use super::head::{Side, each_row, finish_and_pad};
 use super::lanes::by_dtype;
 use super::matmul::{self, Operand, Panels};
+use super::row_masks::Finish;
 use super::{CpuDevice, Shared};
 use crate::layouts::BLOCK_ROWS;
 use plimsoll_device::{HEAD_TILE, HeadSide, ListedTokens, Logits, Matrix, PANEL};
@@ -68,12 +69,13 @@ pub(crate) fn listed(
     x: Buf<'_>,
     w: Matrix<'_>,
     lse: Buf<'_>,
-    how: Logits,
+    how: Logits<'_>,
     ids: Buf<'_>,
     logprobs: Buf<'_>,
 ) {
     let (rows, k) = (lse.len(), ListedTokens { ids, logprobs }.per_row(lse.len()));
     assert_eq!(x.len(), rows * w.k, "{rows} rows of K = {}", w.k);
+    let how = Finish::new(dev, how, rows, w.n);
     let (lse, ids, out) = (dev.read::<f32>(lse), dev.read::<u32>(ids), dev.write::<f32>(logprobs));
     by_dtype!(x, E => {
         let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
@@ -82,14 +84,20 @@ pub(crate) fn listed(
             // SAFETY: one task a row, which alone writes its outputs.
             let out = unsafe { out.range(row * k, k) };
             for (to, &id) in out.iter_mut().zip(&ids[row * k..]) {
-                *to = logprob(logit(dev, x, &w, id as usize, how), lse[row]);
+                *to = logprob(logit(dev, x, &w, id as usize, (&how, row)), lse[row]);
             }
         });
     });
 }
 
 /// Returns one finished logit, by the product of its panel.
-fn logit<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, id: usize, how: Logits) -> f32 {
+fn logit<E: Operand>(
+    dev: &CpuDevice,
+    x: &[E],
+    w: &Panels<'_, E>,
+    id: usize,
+    (how, row): (&Finish<'_>, usize),
+) -> f32 {
     assert!(id < w.n(), "token {id} of a vocabulary of {}", w.n());
     let first = id / PANEL * PANEL;
     let cols = PANEL.min(w.n() - first);
@@ -98,7 +106,8 @@ fn logit<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, id: usize, how
     unsafe {
         matmul::rows_product(dev.isa(), x, &w.rows(first, cols), Shared::of(&mut logits), 0, PANEL);
     }
-    finish_and_pad(dev.isa(), &mut logits, first, cols, how);
+    finish_and_pad(dev.isa(), &mut logits, first, cols, how.how);
+    how.apply(row, first, &mut logits[..cols]);
     logits[id - first]
 }
 

@@ -41,6 +41,7 @@ mod placed_rows;
 mod pool;
 mod rope;
 mod router;
+mod row_masks;
 mod sample;
 mod sync;
 mod view;

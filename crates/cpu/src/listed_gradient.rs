@@ -46,7 +46,14 @@ impl<'a> ListedRows<'a> {
     }
 
     /// Writes the gradients of a row's listed tokens that are in a tile, whose columns begin at `first`.
-    pub(super) fn put<E: Real>(&self, row: usize, of: &RowInputs, how: Logits, first: usize, to: &mut [E]) {
+    pub(super) fn put<E: Real>(
+        &self,
+        row: usize,
+        of: &RowInputs,
+        how: Logits<'_>,
+        first: usize,
+        to: &mut [E],
+    ) {
         let d = self.d[row];
         if d == 0.0 {
             return;

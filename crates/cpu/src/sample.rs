@@ -7,10 +7,11 @@
 use super::head::{self, Outputs, RowStats, Work};
 use super::lanes::{LANES, by_dtype, exp_in_place, simd_fn};
 use super::matmul::{self, Operand, Panels};
+use super::row_masks::Finish;
 use super::{CpuDevice, Isa, noise};
 use crate::layouts::FULL_ROWS;
 use plimsoll_base::rng::{self, Stream};
-use plimsoll_device::{HEAD_TILE, Logits, PANEL, Sample, Sampling};
+use plimsoll_device::{HEAD_TILE, PANEL, Sample, Sampling};
 use plimsoll_memory::Buf;
 
 /// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position.
@@ -29,7 +30,7 @@ pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
         let draws = Draws {
             keys: dev.read(keys),
             how,
-            logits,
+            logits: Finish::new(dev, logits, rows, w.n()),
             tokens: dev.write(tokens),
             out: Outputs::new(dev, out, rows),
         };
@@ -45,8 +46,8 @@ pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
 struct Draws<'a> {
     keys: &'a [u32],
     how: Sampling,
-    /// Soft cap and factor of the logits.
-    logits: Logits,
+    /// How logits are finished.
+    logits: Finish<'a>,
     tokens: super::Shared<'a, u32>,
     out: Outputs<'a>,
 }
@@ -82,7 +83,7 @@ fn untruncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Bu
     for first in (0..num_rows).step_by(work.shape.wave_rows.max(1)) {
         let rows = work.shape.wave_rows.min(num_rows - first);
         let x = &x[first * k..][..rows * k];
-        head::wave_stats(dev, x, w, draws.logits, &work, None);
+        head::wave_stats(dev, x, w, (&draws.logits, first), &work, None);
         // One task for each tile of logits.
         let tasks = work.shape.slots.min(rows);
         dev.pool().run(tasks, &|task, thread| {
@@ -110,7 +111,7 @@ fn draw_untruncated<E: Operand>(
     if !merged.is_finite() {
         return draws.set_not_finite(row);
     }
-    let how = draws.logits;
+    let how = (&draws.logits, row);
     let width = logits.len();
     let compute = |tile: usize, logits: &mut [f32]| head::tile_logits(isa, x, w, tile, how, logits, width);
     if draws.how.temperature == 0.0 {
@@ -178,7 +179,7 @@ fn pick(masses: &[f32], wanted: f64) -> usize {
 }
 
 fn truncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Buf<'_>, draws: &Draws<'_>) {
-    let (k, num_rows, how) = (w.k(), draws.tokens.len(), draws.logits);
+    let (k, num_rows, how) = (w.k(), draws.tokens.len(), &draws.logits);
     let stride = w.n().next_multiple_of(PANEL);
     let work = Work::full(dev, tile, num_rows, w.n());
     let tiles = work.shape.tiles;
@@ -193,7 +194,8 @@ fn truncated<E: Operand>(dev: &CpuDevice, x: &[E], w: &Panels<'_, E>, tile: Buf<
                 matmul::rows_product(dev.isa(), x, &w.rows(start, cols), work.tile, start, stride);
                 for row in 0..rows {
                     let logits = work.tile.range(row * stride + start, cols.next_multiple_of(PANEL));
-                    head::finish_and_pad(dev.isa(), logits, start, cols, how);
+                    head::finish_and_pad(dev.isa(), logits, start, cols, how.how);
+                    how.apply(first + row, start, &mut logits[..cols]);
                     work.set_stats(row, tile, head::tile_stats(dev.isa(), logits));
                 }
             }
@@ -222,7 +224,7 @@ fn draw_truncated<E: Operand>(
     let token = draw_kept(isa, &mut logits[..w.n()], stats, merged.max, &draws.how, draws.uniform(row));
     // The masses have overwritten the logits: compute the token's logit again.
     let width = logits.len().min(HEAD_TILE);
-    head::tile_logits(isa, x, w, token / HEAD_TILE, draws.logits, &mut logits[..width], width);
+    head::tile_logits(isa, x, w, token / HEAD_TILE, (&draws.logits, row), &mut logits[..width], width);
     draws.set(row, token, &merged, logits[token % HEAD_TILE]);
 }
 

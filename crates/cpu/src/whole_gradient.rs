@@ -57,7 +57,7 @@ impl WholeRow {
     pub(super) fn put<E: Real>(
         &self,
         of: &RowInputs,
-        how: Logits,
+        how: Logits<'_>,
         first: usize,
         student: &[f32],
         teacher: &[f32],

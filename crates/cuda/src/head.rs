@@ -10,7 +10,7 @@ use crate::layouts::{GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows
 use plimsoll_base::DType;
 use plimsoll_device::{
     DivergenceBackward, HeadBackward, HeadOut, HeadSide, ListedBackward, Logits, Matrix, MatrixLayout,
-    Measure, NO_MASS,
+    Measure, NO_MASS, RowMasks,
 };
 use plimsoll_memory::Buf;
 
@@ -57,7 +57,7 @@ pub(super) struct Inputs<'a> {
     pub(super) x: Buf<'a>,
     pub(super) w: Matrix<'a>,
     pub(super) rows: usize,
-    pub(super) logits: Logits,
+    pub(super) logits: Logits<'a>,
 }
 
 /// The head over rows that are taken in chunks.
@@ -68,7 +68,7 @@ pub(super) struct Head<'a> {
     x: Buf<'a>,
     w: Matrix<'a>,
     /// Cap and factor of logits.
-    pub(super) how: Logits,
+    pub(super) how: Logits<'a>,
     tile: Buf<'a>,
     out: HeadOut<'a>,
     /// All logits of a chunk are in `tile`, instead of a tile's.
@@ -89,6 +89,12 @@ impl Chunk {
     /// Returns the chunk's part of a buffer of rows of `width`.
     pub(super) fn of(self, buf: Buf<'_>, width: usize) -> Buf<'_> {
         buf.slice(self.first * width, self.rows * width)
+    }
+
+    /// Returns how the chunk's logits are finished, of `rows` rows.
+    pub(super) fn logits(self, how: Logits<'_>, rows: usize) -> Logits<'_> {
+        let masks = how.masks.map(|of| of.of_rows(self.first, self.rows));
+        Logits { masks, biases: how.biases.map(|of| of.of_rows(rows, self.first, self.rows)), ..how }
     }
 }
 
@@ -153,7 +159,8 @@ impl<'a> Head<'a> {
     pub(super) fn fill_stats(&self, chunk: Chunk, pick: Pick<'_>) {
         if self.at_once {
             let product = hopper::HeadProduct::new(self.dev, chunk.of(self.x, self.w.k), self.w);
-            return product.parts(self.how, chunk, pick, self.stats(chunk));
+            let how = chunk.logits(self.how, self.out.lse.len());
+            return product.parts(how, chunk, pick, self.stats(chunk));
         }
         for (first, cols) in tiles(self.w.n, TILE) {
             if !self.full {
@@ -167,7 +174,7 @@ impl<'a> Head<'a> {
         let (x, w) = (chunk.of(self.x, self.w.k), matrix_rows(self.w, first, cols));
         let logits = self.logits(chunk, first, cols);
         matmul::forward(self.dev, x, w, None, logits, false);
-        finish(self.dev, logits, (first, cols), self.how);
+        finish(self.dev, logits, (first, cols), chunk.logits(self.how, self.out.lse.len()), self.w.n);
     }
 
     /// Reduces a tile's logits to the statistics of its parts.
@@ -220,9 +227,15 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Caps a product's logits, [rows, cols] of tokens from `first` on, if there is a cap, and takes the mass of suppressed
-/// tokens.
-pub(super) fn finish(dev: &CudaDevice, logits: Buf<'_>, (first, cols): (usize, usize), how: Logits) {
+/// Caps a product's logits, [rows, cols] of tokens from `first` on, if there is a cap, adds biases, and takes the mass
+/// of suppressed and masked tokens. `how` is that of these rows; `vocab`: all tokens.
+pub(super) fn finish(
+    dev: &CudaDevice,
+    logits: Buf<'_>,
+    (first, cols): (usize, usize),
+    how: Logits<'_>,
+    vocab: usize,
+) {
     let n @ 1.. = logits.len() else { return };
     let launch = |n: usize| Launch { grid: [n.div_ceil(256) as u32, 1, 1], block: 256, shared: 0 };
     let here = how.suppressed.within(first, cols);
@@ -235,6 +248,42 @@ pub(super) fn finish(dev: &CudaDevice, logits: Buf<'_>, (first, cols): (usize, u
         let args = args![dev, logits, rows, cols, here.start, here.len(), NO_MASS / how.factor];
         dev.launch("head", "suppress_logits", launch(rows * here.len()), &args);
     }
+    if let Some(biases) = how.biases {
+        let per_row = biases.per_row(n / cols);
+        let args = args![dev, logits, n / cols, cols, first, biases.ids, biases.values, per_row];
+        dev.launch("head", "bias_logits", launch(n / cols * per_row), &args);
+    }
+    if let Some(masks) = how.masks {
+        let words = RowMasks::words_of(vocab);
+        let args =
+            args![dev, logits, n as u64, cols, first, masks.words, words, masks.rows, NO_MASS / how.factor];
+        dev.launch("head", "mask_logits", launch(n), &args);
+    }
+}
+
+/// Returns what single rows have of their own: masks, their words and the rows' masks; ids and values of biases, and
+/// how many a row has. Null where there is none.
+pub(super) fn row_args(dev: &CudaDevice, how: Logits<'_>, rows: usize, vocab: usize) -> [Arg; 6] {
+    let masks = how.masks.map_or([Arg::Ptr(0); 2], |of| [of.words, of.rows].map(|buf| dev.arg(buf)));
+    let biases = how.biases.map_or([Arg::Ptr(0); 2], |of| [of.ids, of.values].map(|buf| dev.arg(buf)));
+    let per_row = how.biases.map_or(0, |of| of.per_row(rows));
+    let [words, per_row] = [RowMasks::words_of(vocab), per_row].map(super::count);
+    [masks[0], words, masks[1], biases[0], biases[1], per_row]
+}
+
+/// Zeroes the gradients of a tile's masked tokens, [R, cols] e of tokens from `first` on.
+fn zero_masked(
+    dev: &CudaDevice,
+    dtile: Buf<'_>,
+    (first, cols): (usize, usize),
+    masks: RowMasks<'_>,
+    vocab: usize,
+) {
+    let n @ 1.. = dtile.len() else { return };
+    let words = RowMasks::words_of(vocab);
+    let kernel = if dtile.dtype() == DType::F32 { "zero_masked_f32" } else { "zero_masked_bf16" };
+    let args = args![dev, dtile, n as u64, cols, first, masks.words, words, masks.rows];
+    dev.launch("head", kernel, Launch { grid: [n.div_ceil(256) as u32, 1, 1], block: 256, shared: 0 }, &args);
 }
 
 /// Computes log-probability of `targets`, log-sum-exp, entropy. `x`: [R, K] e. Targets beyond the vocabulary give NaN.
@@ -243,7 +292,7 @@ pub(crate) fn forward(
     x: Buf<'_>,
     w: Matrix<'_>,
     targets: Buf<'_>,
-    logits: Logits,
+    logits: Logits<'_>,
     tile: Buf<'_>,
     out: HeadOut<'_>,
 ) {
@@ -264,6 +313,7 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
     assert_eq!((x.len(), dx.len()), (rows * w.k, rows * w.k), "{rows} rows of K = {}", w.k);
     let lens = [head_out.lse, head_out.entropy, args.dlogprobs, args.dentropy].map(Buf::len);
     assert_eq!(lens, [rows; 4], "a number for each of {rows} rows");
+    assert!(args.logits.biases.is_none(), "biases have no gradient");
     if let Some(of) = &args.listed {
         let lens = [of.slopes, of.rest, of.d].map(Buf::len);
         assert_eq!(lens, [of.listed.ids.len(), rows, rows], "numbers of {rows} rows with lists");
@@ -288,12 +338,15 @@ pub(crate) fn backward(dev: &CudaDevice, args: HeadBackward<'_>) {
                 let here = Chunk { first: row, rows: chunk.min(rows - row) };
                 let logits = tile.slice(0, here.rows * cols);
                 matmul::forward(dev, here.of(x, w.k), part, None, logits, false);
-                finish(dev, logits, (first, cols), args.logits);
+                finish(dev, logits, (first, cols), here.logits(args.logits, rows), w.n);
                 gradients(dev, here, logits, first, &args, here.of(dtile, cols));
             }
         }
         if let Some(listed) = &args.listed {
             put_listed(dev, &args, listed, first, dtile);
+        }
+        if let Some(masks) = args.logits.masks {
+            zero_masked(dev, dtile, (first, cols), masks, w.n);
         }
         matmul::backward_x(dev, dtile, part, dx, first > 0);
         if let Some(grad) = args.grad {
@@ -404,7 +457,7 @@ pub(super) fn capped_logits<'a>(
 ) -> Buf<'a> {
     let to = tile.slice(0, chunk.rows * cols);
     matmul::forward(dev, chunk.of(of.x, of.w.k), matrix_rows(of.w, first, cols), None, to, false);
-    finish(dev, to, (first, cols), of.logits);
+    finish(dev, to, (first, cols), chunk.logits(of.logits, of.rows), of.w.n);
     to
 }
 

@@ -2,7 +2,7 @@
 //! of listed tokens are put in their place in `head.rs`. Legend: R rows, V vocabulary, h hidden, K tokens a row, e the
 //! storage of activations.
 
-use super::head::{Chunk, finish, matrix_rows, tiles};
+use super::head::{Chunk, finish, matrix_rows, row_args, tiles};
 use super::{CudaDevice, Launch, matmul};
 use crate::layouts::{ROWS_MAX, TILE, chunk_rows};
 use plimsoll_arch::TokenRun;
@@ -31,7 +31,7 @@ pub(crate) fn top(dev: &CudaDevice, of: HeadSide<'_>, out: ListedTokens<'_>) {
         for (column, cols) in tiles(w.n, TILE) {
             let logits = tile.slice(0, chunk.rows * cols);
             matmul::forward(dev, chunk.of(x, w.k), matrix_rows(w, column, cols), None, logits, false);
-            finish(dev, logits, (column, cols), how);
+            finish(dev, logits, (column, cols), chunk.logits(how, rows), w.n);
             let is_last = u32::from(column + cols == w.n);
             let (lse, ids, logprobs) = (chunk.of(lse, 1), chunk.of(out.ids, k), chunk.of(out.logprobs, k));
             let args = args![dev, logits, cols, column, how.factor, k, is_last, lse, ids, logprobs];
@@ -47,7 +47,7 @@ pub(crate) fn listed(
     x: Buf<'_>,
     w: Matrix<'_>,
     lse: Buf<'_>,
-    how: Logits,
+    how: Logits<'_>,
     ids: Buf<'_>,
     logprobs: Buf<'_>,
 ) {
@@ -63,7 +63,10 @@ pub(crate) fn listed(
         let (x, lse) = (chunk.of(x, w.k), chunk.of(lse, 1));
         let (ids, logprobs, cap) = (chunk.of(ids, k), chunk.of(logprobs, k), how.cap.unwrap_or(0.0));
         let TokenRun { first: suppressed, count } = how.suppressed;
-        let args = args![dev, x, w.buf, w.k, w.n, how.factor, cap, suppressed, count, k, lse, ids, logprobs];
+        let mut args =
+            args![dev, x, w.buf, w.k, w.n, how.factor, cap, suppressed, count, k, lse, ids, logprobs]
+                .to_vec();
+        args.extend(row_args(dev, chunk.logits(how, rows), chunk.rows, w.n));
         let grid = [k.div_ceil(LISTED_WARPS) as u32, chunk.rows as u32, 1];
         let launch = Launch { grid, block: LISTED_WARPS as u32 * 32, shared: 0 };
         dev.launch("head_listed", kernel, launch, &args);

@@ -1,7 +1,7 @@
 //! Launchers of `head_hopper.cu`.
 
 use super::boxes::tensor_map;
-use super::head::{Chunk, Pick, row_inputs};
+use super::head::{Chunk, Pick, row_args, row_inputs};
 use super::launch::TensorMap;
 use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_arch::TokenRun;
@@ -29,9 +29,18 @@ pub(super) fn takes(dev: &CudaDevice, x: Buf<'_>, w: Matrix<'_>) -> bool {
 }
 
 /// Returns the first suppressed token and the one after the last.
-fn suppressed(how: Logits) -> [Arg; 2] {
+fn suppressed(how: Logits<'_>) -> [Arg; 2] {
     let TokenRun { first, count } = how.suppressed;
     [Arg::U32(first), Arg::U32(first + count)]
+}
+
+/// Returns the kernel that takes masks and biases of single rows, by the name of the one that does not.
+fn of_rows_own(kernel: &str) -> &'static str {
+    match kernel {
+        "head_parts_of_targets" => "head_parts_of_targets_own",
+        "head_parts_of_largest" => "head_parts_of_largest_own",
+        _ => "head_parts_of_draws_own",
+    }
 }
 
 /// The head's product of [R, K] inputs and [V, K] weights, which writes only what is made from its logits.
@@ -55,7 +64,7 @@ impl<'a> HeadProduct<'a> {
     }
 
     /// Computes the statistics of each row's parts, [R, parts], for a chunk.
-    pub(super) fn parts(&self, how: Logits, chunk: Chunk, pick: Pick<'_>, stats: Buf<'_>) {
+    pub(super) fn parts(&self, how: Logits<'_>, chunk: Chunk, pick: Pick<'_>, stats: Buf<'_>) {
         let none = Arg::Ptr(0);
         let (kernel, targets, keys, seed) = match pick {
             Pick::Targets(targets) => ("head_parts_of_targets", self.dev.arg(chunk.of(targets, 1)), none, 0),
@@ -63,7 +72,12 @@ impl<'a> HeadProduct<'a> {
             Pick::Draw(keys, seed) => ("head_parts_of_draws", none, self.dev.arg(chunk.of(keys, 3)), seed),
         };
         let [first, end] = suppressed(how);
-        let own = [Arg::F32(how.factor), first, end, targets, keys, Arg::U64(seed), self.dev.arg(stats)];
+        let mut own =
+            vec![Arg::F32(how.factor), first, end, targets, keys, Arg::U64(seed), self.dev.arg(stats)];
+        if how.masks.is_some() || how.biases.is_some() {
+            own.extend(row_args(self.dev, how, chunk.rows, self.vocab));
+            return self.launch(of_rows_own(kernel), self.vocab, &own);
+        }
         self.launch(kernel, self.vocab, &own);
     }
 

@@ -1,6 +1,6 @@
 //! Arguments of operations. Legend as in the crate's documentation.
 
-use crate::{Axes, Codes, Kv, LISTED_MAX, Matrix};
+use crate::{Axes, Codes, Kv, LISTED_MAX, Matrix, RowBiases, RowMasks};
 use plimsoll_arch::{QkNorms, TokenRun};
 use plimsoll_memory::Buf;
 
@@ -285,7 +285,7 @@ pub struct SinkBackward<'a> {
 
 /// Soft cap and factor on logits before their log-softmax, and the tokens that it leaves out.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Logits {
+pub struct Logits<'a> {
     /// Factor on logits, after the cap.
     pub factor: f32,
     /// c: soft cap; a logit x becomes c tanh(x / c).
@@ -293,19 +293,25 @@ pub struct Logits {
     /// Tokens without probability: their logits count as `NO_MASS`, whatever they are, and have no gradient. Logits
     /// with a cap suppress none.
     pub suppressed: TokenRun,
+    /// Numbers added to logits of single rows, after the cap and before the factor. They have no gradient: the
+    /// backward pass takes none.
+    pub biases: Option<RowBiases<'a>>,
+    /// Tokens without probability in single rows, as `suppressed` are in all.
+    pub masks: Option<RowMasks<'a>>,
 }
 
 /// The logit of a token without probability: no mass, and finite, so that 0 times it is 0.
 pub const NO_MASS: f32 = -1e30;
 
-impl Logits {
+impl<'a> Logits<'a> {
     /// Returns a factor without a cap.
-    pub const fn times(factor: f32) -> Logits {
-        Logits { factor, cap: None, suppressed: TokenRun { first: 0, count: 0 } }
+    pub const fn times(factor: f32) -> Logits<'a> {
+        let suppressed = TokenRun { first: 0, count: 0 };
+        Logits { factor, cap: None, suppressed, biases: None, masks: None }
     }
 
     /// Multiplies the factor by another.
-    pub fn and_times(self, factor: f32) -> Logits {
+    pub fn and_times(self, factor: f32) -> Logits<'a> {
         Logits { factor: factor * self.factor, ..self }
     }
 }
@@ -494,7 +500,7 @@ pub struct Sample<'a> {
     pub keys: Buf<'a>,
     pub how: Sampling,
     /// Cap and factor of the logits; the factor of the temperature comes on top.
-    pub logits: Logits,
+    pub logits: Logits<'a>,
     /// f32 scratch sized by `Layouts::head_tile`; written.
     pub tile: Buf<'a>,
     /// [R] u32, written; `u32::MAX` where a row's logits are not finite.
@@ -502,9 +508,9 @@ pub struct Sample<'a> {
     pub out: HeadOut<'a>,
 }
 
-impl Sample<'_> {
+impl<'a> Sample<'a> {
     /// Returns the cap and the factor, temperature included, as `head` takes them.
-    pub fn tempered(&self) -> Logits {
+    pub fn tempered(&self) -> Logits<'a> {
         self.logits.and_times(self.how.inv_temperature())
     }
 }

@@ -30,7 +30,7 @@ pub struct HeadSide<'a> {
     pub w: Matrix<'a>,
     /// [R] f32: log-sum-exp of its scaled logits, as `HeadOut` has it.
     pub lse: Buf<'a>,
-    pub logits: Logits,
+    pub logits: Logits<'a>,
     /// f32 scratch sized by `Layouts::head_tile`; written.
     pub tile: Buf<'a>,
 }
@@ -67,7 +67,7 @@ pub struct HeadBackward<'a> {
     pub w: Matrix<'a>,
     /// [R] u32.
     pub targets: Buf<'a>,
-    pub logits: Logits,
+    pub logits: Logits<'a>,
     /// Outputs of the forward pass; `logprobs` is not read.
     pub head_out: HeadOut<'a>,
     /// [R] f32: derivatives of the loss by log-probabilities.

@@ -149,7 +149,7 @@ operations! {
     /// Log-probability of `targets` ([R] u32), log-sum-exp and entropy through the head tile. `x`: [R, h] e;
     /// `tile`: sized by `Layouts::head_tile`.
     fn head(
-        x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits, tile: WriteAny Buf<'a>,
+        x: Read Buf<'a>, w: Read Matrix<'a>, targets: Read Buf<'a>, logits: Read Logits<'a>, tile: WriteAny Buf<'a>,
         out: Write HeadOut<'a>
     ) = Head;
     /// The K most likely tokens of each row, and what `head_listed` gives for them; of equal logits the lower ids,
@@ -158,7 +158,7 @@ operations! {
     /// Log-probabilities of the tokens `ids` ([R, K] u32) of each row: [R, K] f32. `x`: [R, h] e; `lse`: [R] f32 of
     /// `head`.
     fn head_listed(
-        x: Read Buf<'a>, w: Read Matrix<'a>, lse: Read Buf<'a>, logits: Read Logits, ids: Read Buf<'a>,
+        x: Read Buf<'a>, w: Read Matrix<'a>, lse: Read Buf<'a>, logits: Read Logits<'a>, ids: Read Buf<'a>,
         logprobs: Write Buf<'a>
     ) = HeadListed;
     /// The divergence of each row's distribution from a teacher's, through the head tile: no buffer holds [R, V].

@@ -10,9 +10,9 @@ use crate::{
     HeadPart, HeadProducts, HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedBackward, ListedTokens,
     Logits, Matrix, MatrixLayout, Measure, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward,
     NormGrads, OwnedRun, Places, QkNorm, QkNormBackward, RopeBackward, Rotation, RouteBackward, Routes,
-    Routing, RowsOf, Sample, Sampling, Scores, Sigmoid, SinkBackward, Slots,
+    Routing, RowBiases, RowMasks, RowsOf, Sample, Sampling, Scores, Sigmoid, SinkBackward, Slots,
 };
-use plimsoll_arch::{Gate, Gelu, QkNorms, RopeAxes};
+use plimsoll_arch::{Gate, Gelu, QkNorms, RopeAxes, TokenRun};
 use plimsoll_base::Encoding;
 
 /// Notes all fields of arguments, with the whole operand's access (`whole`) or their own; all must be named to compile.
@@ -39,6 +39,9 @@ operands! {
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
     ListedTokens { ids: whole, logprobs: whole }
     ListedBackward { listed: Read, slopes: Read, rest: Read, d: Read }
+    Logits { factor: Read, cap: Read, suppressed: Read, biases: Read, masks: Read }
+    RowBiases { ids: Read, values: Read }
+    RowMasks { words: Read, rows: Read }
     HeadSide { x: Read, w: Read, lse: Read, logits: Read, tile: WriteAny }
     HeadDivergence { student: Read, teacher: Read, how: Read, values: Write, means: Write }
     DivergenceBackward { teacher: Read, how: Read, means: Read, d: Read }
@@ -135,7 +138,7 @@ operands_without_buffers!(
     f32,
     bool,
     usize,
-    Logits,
+    TokenRun,
     Measure,
     Activation,
     Gate,

@@ -20,6 +20,14 @@ impl StopCondition for SeesAnswers<'_, '_, '_> {
         self.stop.stops(sample, turn)
     }
 
+    fn has_masks(&self) -> bool {
+        self.stop.has_masks()
+    }
+
+    fn mask(&mut self, sample: usize, so_far: &[u32], words: &mut [u32]) -> Result<bool> {
+        self.stop.mask(sample, so_far, words)
+    }
+
     fn has_turns(&self) -> bool {
         self.stop.has_turns()
     }

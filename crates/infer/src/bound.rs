@@ -1,6 +1,7 @@
 //! A model bound to the arena: its weights and adapters where a plan has them, and its passes forward.
 
 use crate::album::Album;
+use crate::form::TextForm;
 use crate::image_table::ImageTable;
 use crate::phases::enter;
 use crate::text::TextModel;
@@ -199,7 +200,8 @@ impl<'a> BoundModel<'a> {
         }
     }
 
-    /// Runs forward passes over all sequences. `images`: those that prompts may name; `each` gets the sequences of a
+    /// Runs forward passes over all sequences. `images`: those that prompts may name; `form`: what responses were held
+    /// to, of a model with a vocabulary; `each` gets the sequences of a
     /// micro-batch and what the head computed.
     ///
     /// Errors: those of packing and of the device; those of reading images.
@@ -207,7 +209,7 @@ impl<'a> BoundModel<'a> {
         &self,
         dev: &dyn Device,
         overlay: &mut Overlay<'_>,
-        (packer, images): (&mut Packer, Option<&mut ImageTable<'a>>),
+        (packer, images, form): (&mut Packer, Option<&mut ImageTable<'a>>, Option<&TextForm>),
         sequences: &[Sequence<'_>],
         inv_temperature: f32,
         each: &mut dyn FnMut(Range<usize>, HeadRows<'_>),
@@ -233,6 +235,13 @@ impl<'a> BoundModel<'a> {
                 None => Pass::upload(dev, acts, batch.index),
             };
             layers(dev, &*from, &pass);
+            let pass = match form.filter(|_| self.shape.head == Head::Vocabulary) {
+                Some(form) => {
+                    form.put(dev, &pass, batch.head, sequences)?;
+                    pass.with_masks()
+                }
+                None => pass,
+            };
             let numbers = self.head(dev, decoder, &pass, inv_temperature);
             first = batch.sequences.end;
             if pass.listed().is_some() {

@@ -1,5 +1,6 @@
 //! Collects what the plan of a command that samples must know of its model.
 
+use crate::form::form_bytes;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_config::{Positions, RunSpec, SamplerSpec};
 use plimsoll_files::OpenModel;
@@ -40,6 +41,7 @@ pub fn verb_facts(run: &SamplerSpec, model: &OpenModel, prompt_tokens: usize, pr
             tokenizer: tokenizer_bytes(model),
             data: Bytes(0),
             clients: Bytes(0),
+            schema: form_bytes(&run.rollout, model),
             staging: staging_bytes(run.memory.staging, model),
             rows_kept: rows_kept(run),
             disk: Default::default(),

@@ -4,6 +4,7 @@ use crate::album::{Album, RowImage};
 use crate::bound::Sources;
 use crate::codes::check_blocks;
 use crate::facts::{keep_within_positions, verb_facts};
+use crate::form::FormMasks;
 use crate::models::sample_with_adapter;
 use crate::responder::Responder;
 use crate::runner::{Runner, open, open_verb};
@@ -37,6 +38,8 @@ struct Streaming<'t> {
     sink: &'t mut dyn FnMut(&str),
     whole: String,
     first_token: Option<Instant>,
+    /// The masks of what the response is held to.
+    masks: Option<FormMasks>,
 }
 
 impl StopCondition for Streaming<'_> {
@@ -51,7 +54,19 @@ impl StopCondition for Streaming<'_> {
             self.out.push_str(&self.stops[found.stop_index]);
         }
         self.emit();
+        if let Some(masks) = &mut self.masks {
+            masks.drew(0, response);
+        }
         found.is_some()
+    }
+
+    fn has_masks(&self) -> bool {
+        self.masks.is_some()
+    }
+
+    fn mask(&mut self, sample: usize, so_far: &[u32], words: &mut [u32]) -> Result<bool> {
+        let Some(masks) = &mut self.masks else { return Ok(false) };
+        masks.mask(sample, so_far, words).map(|()| true)
     }
 }
 
@@ -133,6 +148,7 @@ pub fn generate(verb: &VerbFile, asked: Asked<'_>, sink: &mut dyn FnMut(&str)) -
         sink,
         whole: String::new(),
         first_token: None,
+        masks: text.form.as_ref().map(|form| FormMasks::start(form, 1)).transpose()?,
     };
     runner.rollout(&request, &mut streaming)?;
     let samples = &runner.sampler.samples;

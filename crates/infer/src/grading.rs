@@ -81,6 +81,14 @@ impl StopCondition for Grading<'_> {
         self.stop.stops(sample, response)
     }
 
+    fn has_masks(&self) -> bool {
+        self.stop.has_masks()
+    }
+
+    fn mask(&mut self, sample: usize, so_far: &[u32], words: &mut [u32]) -> Result<bool> {
+        self.stop.mask(sample, so_far, words)
+    }
+
     fn ended(&mut self, sample: usize, response: &[u32], finish: Finish) {
         self.take(sample, response, finish, None);
     }

@@ -2,10 +2,10 @@
 //! on.
 //!
 //! `models` and `text` open a model and turn strings into its tokens, `hub` and `sets` find and read held-out prompts,
-//! and `facts` tell the planner what a command samples. `codes` says which frozen models stay in codes. `bound` is a
-//! model in the arena, `sampler` the engine that samples from it, and `runner` both without a method; `album` has the
-//! images of rows, and `image_table` the vectors of those that are needed. `generate`, `serve` and `eval` are the
-//! commands. A method, a loss or an optimizer is not known here.
+//! and `facts` tell the planner what a command samples. `form` is what responses are held to. `codes` says which
+//! frozen models stay in codes. `bound` is a model in the arena, `sampler` the engine that samples from it, and
+//! `runner` both without a method; `album` has the images of rows, and `image_table` the vectors of those that are
+//! needed. `generate`, `serve` and `eval` are the commands. A method, a loss or an optimizer is not known here.
 
 pub mod album;
 mod answer_images;
@@ -14,6 +14,7 @@ pub mod codes;
 pub mod drawn;
 pub mod eval;
 pub mod facts;
+pub mod form;
 pub mod generate;
 pub mod grading;
 pub mod hub;

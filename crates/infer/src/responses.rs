@@ -1,5 +1,6 @@
 //! Responses as text: stop strings during sampling, and the text that rewards and samples read afterwards.
 
+use crate::form::FormMasks;
 use crate::text::{Item, TextModel};
 use plimsoll_base::Result;
 use plimsoll_reward::{Scored, column};
@@ -180,6 +181,8 @@ impl SamplesHeader<'_> {
 pub struct TextStop<'t> {
     text: &'t TextModel,
     responses: Vec<(StreamDecoder, StopMatcher)>,
+    /// The masks of what responses are held to.
+    masks: Option<FormMasks>,
     decoded: String,
     released: String,
 }
@@ -187,17 +190,21 @@ pub struct TextStop<'t> {
 impl<'t> TextStop<'t> {
     /// Watches up to `samples` responses for `stops`.
     ///
-    /// Errors: `stop-string-invalid`.
+    /// Errors: `stop-string-invalid`, `thread-not-started`.
     pub fn new(text: &'t TextModel, stops: &[String], samples: usize) -> Result<TextStop<'t>> {
         let matcher = StopMatcher::new(stops)?;
         let count = if stops.is_empty() { 0 } else { samples };
         let responses = (0..count).map(|_| (StreamDecoder::new(true), matcher.clone())).collect();
-        Ok(TextStop { text, responses, decoded: String::new(), released: String::new() })
+        let masks = text.form.as_ref().map(|form| FormMasks::start(form, samples)).transpose()?;
+        Ok(TextStop { text, responses, masks, decoded: String::new(), released: String::new() })
     }
 }
 
 impl StopCondition for TextStop<'_> {
     fn stops(&mut self, sample: usize, response: &[u32]) -> bool {
+        if let Some(masks) = &mut self.masks {
+            masks.drew(sample, response);
+        }
         if self.responses.is_empty() {
             return false;
         }
@@ -211,6 +218,15 @@ impl StopCondition for TextStop<'_> {
         let token = *response.last().expect("a response that was drawn");
         decoder.push(&self.text.tokenizer, token, &mut self.decoded);
         matcher.push(&self.decoded, &mut self.released).is_some()
+    }
+
+    fn has_masks(&self) -> bool {
+        self.masks.is_some()
+    }
+
+    fn mask(&mut self, sample: usize, so_far: &[u32], words: &mut [u32]) -> Result<bool> {
+        let Some(masks) = &mut self.masks else { return Ok(false) };
+        masks.mask(sample, so_far, words).map(|()| true)
     }
 }
 

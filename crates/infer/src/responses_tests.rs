@@ -19,6 +19,7 @@ fn model() -> TextModel {
         teacher_prompt: None,
         teacher_text: None,
         album: None,
+        form: None,
     }
 }
 

@@ -41,6 +41,7 @@ pub fn open_verb(verb: &VerbFile) -> Result<(OpenModel, TextModel)> {
     let mut model = open_model(&verb.model, &verb.model_options)?;
     let text = text_model(&model, &verb.data)?;
     model.eos_token_ids.clone_from(&text.ends);
+    let text = text.held(&verb.rollout, &model)?;
     Ok((model, text))
 }
 
@@ -131,9 +132,14 @@ impl<'a> Responder<'a> for Runner<'a> {
         let model = models.iter().find(|model| model.shape.name == role).expect("a reward model of the plan");
         let packer = packer.as_mut().expect("the plan of what scores packs");
         let (mut out, dev) = (vec![0f32; sequences.len()], sampler.dev);
-        model.score(dev, &mut sampler.overlay, (packer, None), sequences, 1.0, &mut |which, rows| {
-            dev.read_f32(rows.numbers, 0, &mut out[which])
-        })?;
+        model.score(
+            dev,
+            &mut sampler.overlay,
+            (packer, None, None),
+            sequences,
+            1.0,
+            &mut |which, rows| dev.read_f32(rows.numbers, 0, &mut out[which]),
+        )?;
         Ok(out)
     }
 }

@@ -41,6 +41,8 @@ pub struct Serving<'s> {
     pub queue: usize,
     /// Images that are held at one time; 0 for a server of text.
     pub images: usize,
+    /// Forms that responses may be held to at one time; 0 for a server whose responses are free.
+    pub grammars: usize,
     /// The hosts from which images may be fetched.
     pub image_hosts: Arc<ImageHosts>,
     pub grace: std::time::Duration,
@@ -70,7 +72,8 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     let (images, sight) = text.album.as_ref().map(|album| served_images(album, of, prompt_tokens)).unzip();
     facts.sight = sight;
     let lengths = [prompt_tokens, new_tokens];
-    facts.host.clients = host_bytes([slots, serving.queue], lengths, &model.spec, images.as_ref());
+    facts.host.clients =
+        host_bytes([slots, serving.queue], lengths, &model.spec, images.as_ref(), serving.grammars);
     facts.host.rows_kept = 0;
     let report = plan_sampling(&run, &facts)?;
     report.refuse()?;
@@ -100,6 +103,7 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
         queue: serving.queue,
         grace: serving.grace,
         guard: serving.guard,
+        grammars: serving.grammars,
     };
     (serving.ready)(&report, &listener)?;
     let server = Server::start(&report.shape.engine, texts, settings, listener, None)?;
@@ -117,6 +121,8 @@ fn run_of(
     is_length_open: bool,
 ) -> Result<RunSpec> {
     let mut run = RunSpec::sampling(verb);
+    // What a response is held to comes in its request.
+    run.rollout.schema = None;
     let usual = devices::row_of(&run, &Limits::default()).slots;
     let slots = run.rollout.sequences_max.value().map_or(usual, |slots| slots.max(1));
     (run.rollout.prompts_per_step, run.rollout.group_size) = (slots, 1);

@@ -1,12 +1,13 @@
 //! Text as tokens: the tokenizer and the chat template of a model, and prompts with what their rewards need.
 
 use crate::album::{Album, RowImage};
+use crate::form::{TextForm, open_form};
 use crate::models::other_tokens;
 use crate::teacher_prompt::TeacherPrompt;
 use crate::teacher_text::TeacherText;
 use plimsoll_arch::TokenRun;
 use plimsoll_base::{Error, Result};
-use plimsoll_config::{AnsweredPrompts, Data, Overlong};
+use plimsoll_config::{AnsweredPrompts, Data, Overlong, Rollout};
 use plimsoll_files::OpenModel;
 use plimsoll_text::{
     Aligner, AnsweredPrompt, ChatTemplate, ImageFolder, ImageRow, Message, Prompt, Row, RowTokenizer, Side,
@@ -41,6 +42,8 @@ pub struct TextModel {
     pub teacher_text: Option<Arc<TeacherText>>,
     /// The images of rows, where a model sees and its data have images.
     pub album: Option<Arc<Album>>,
+    /// What responses are held to.
+    pub form: Option<Arc<TextForm>>,
 }
 
 /// How rows are read, besides their columns.
@@ -135,10 +138,19 @@ pub fn text_model(model: &OpenModel, data: &Data) -> Result<TextModel> {
         teacher_prompt: None,
         teacher_text: None,
         album: None,
+        form: None,
     })
 }
 
 impl TextModel {
+    /// Holds responses to what the run file says.
+    ///
+    /// Errors: those of `open_form`.
+    pub fn held(self, rollout: &Rollout, model: &OpenModel) -> Result<TextModel> {
+        let form = open_form(rollout, (&self.tokenizer, &self.ends), model)?;
+        Ok(TextModel { form, ..self })
+    }
+
     /// Returns it with the text side of a teacher that may have another tokenizer than `student`, its own model. A
     /// template of the run file is for both; otherwise each has its own, and a teacher without one the student's.
     ///

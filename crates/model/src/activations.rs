@@ -13,13 +13,14 @@ pub(crate) mod taught;
 use crate::adapters::AdaptBufs;
 use crate::cache_index::CacheRegions;
 use crate::offloaded_inputs::{self, OffloadedInputs};
+use crate::own_logits::{OwnBufs, OwnLogits};
 use crate::parts::attention::regions as attention;
 use crate::parts::regions::{self as parts, PartRegions};
 use bufs::{Backward, HeadBufs, LayerBufs};
 pub use mode::{Mode, Recompute};
 use plimsoll_arch::{LayerSpec, ModelSpec, products};
 use plimsoll_base::{DType, Result};
-use plimsoll_device::{HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, ListedTokens, SEGMENT_FIELDS};
+use plimsoll_device::{HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, ListedTokens, RowMasks, SEGMENT_FIELDS};
 use plimsoll_memory::{Buf, InPhase, Layout, Turn};
 use shape::{Life, PassShape, Regions, Rows};
 pub use shape::{PassLimits, Target};
@@ -149,6 +150,8 @@ fn add_head(to: &mut Regions<'_>) -> Result<()> {
         add("head.ids", &[r, limits.listed], DType::U32)?;
         add("head.listed", &[r, limits.listed], DType::F32)?;
     }
+    add_own(to)?;
+    let mut add = |name: &str, shape: &[usize], dtype: DType| to.add(Life::Pass, name, shape, dtype);
     if let Mode::Rollout { .. } = mode {
         add("sampler.keys", &[r, 3], DType::U32)?;
         add("tokens", &[r], DType::U32)?;
@@ -159,6 +162,23 @@ fn add_head(to: &mut Regions<'_>) -> Result<()> {
     let tile = (target.kind.head_tile)(target.threads, r, spec.vocab as usize, truncates);
     let turn = if mode.recompute().is_some() { Turn::Head } else { Turn::Whole };
     to.add_in(turn, "head.tile", &[tile as usize], DType::F32)
+}
+
+/// Adds the regions: a mask for each head row, which of them have one, and the biases.
+///
+/// Errors: `size-overflow`.
+fn add_own(to: &mut Regions<'_>) -> Result<()> {
+    let (r, OwnLogits { masks, biases }) = (to.of.limits.head_rows, to.of.limits.own);
+    if masks {
+        let words = RowMasks::words_of(to.of.spec.vocab as usize);
+        to.add(Life::Pass, "head.masks", &[r, words], DType::U32)?;
+        to.add(Life::Pass, "head.mask_rows", &[r], DType::U32)?;
+    }
+    if biases > 0 {
+        to.add(Life::Pass, "head.bias_ids", &[r, biases], DType::U32)?;
+        to.add(Life::Pass, "head.biases", &[r, biases], DType::F32)?;
+    }
+    Ok(())
 }
 
 /// Adds the regions of the backward pass.
@@ -267,6 +287,7 @@ impl<'p> Activations<'p> {
             },
             tile: buf("head.tile"),
             listed: get("head.ids").map(|ids| ListedTokens { ids, logprobs: buf("head.listed") }),
+            own: OwnBufs::bind(&get),
         };
         Activations {
             mode,

@@ -250,7 +250,7 @@ impl HeadPass<'_, '_, '_> {
             x,
             w: decoder.params.head,
             targets: pass.acts.targets.expect("the update has targets").slice(0, r),
-            logits: decoder.logits().and_times(inv_temperature),
+            logits: pass.logits(decoder, inv_temperature),
             head_out: pass.head_out(),
             dlogprobs,
             dentropy,

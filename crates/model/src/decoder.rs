@@ -100,9 +100,14 @@ impl<'a> Decoder<'a> {
     }
 
     /// Returns the soft cap and the factor of logits, excluding temperature, and the tokens that it suppresses.
-    pub(crate) fn logits(&self) -> Logits {
+    pub(crate) fn logits(&self) -> Logits<'static> {
         let Multipliers { logits, logit_cap, .. } = self.spec.multipliers;
-        Logits { factor: 1.0 / logits, cap: logit_cap, suppressed: self.spec.suppressed }
+        Logits {
+            factor: 1.0 / logits,
+            cap: logit_cap,
+            suppressed: self.spec.suppressed,
+            ..Logits::times(1.0)
+        }
     }
 
     /// Returns how a layer's heads are rotated in a pass.

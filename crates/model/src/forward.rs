@@ -3,11 +3,11 @@
 use crate::cache_index::Place;
 use crate::decoder::{Decoder, Layers, Way};
 use crate::layer::LayerPass;
+use crate::own_logits::DrawRun;
 use crate::parts;
 use crate::pass::Pass;
 use plimsoll_device::{Batch, Device, HeadOut, HeadSide, ListedTokens, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
-use std::ops::Range;
 
 /// Runs the embedding and all layers; leaves the final residual stream in the activations.
 pub fn layers(dev: &dyn Device, from: &dyn Layers<'_>, pass: &Pass<'_>) {
@@ -70,7 +70,7 @@ pub fn head(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_temper
     }
     let norm = head_input(dev, decoder, pass);
     let targets = pass.acts.targets.expect("score and update have targets").slice(0, pass.head_rows);
-    let logits = decoder.logits().and_times(inv_temperature);
+    let logits = pass.logits(decoder, inv_temperature);
     dev.head(norm, decoder.params.head, targets, logits, pass.vocabulary().1, pass.head_out());
 }
 
@@ -82,24 +82,18 @@ pub fn head_top(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, inv_te
             x: normed(decoder, pass),
             w: decoder.params.head,
             lse: pass.head_out().lse,
-            logits: decoder.logits().and_times(inv_temperature),
+            logits: pass.logits(decoder, inv_temperature),
             tile: pass.vocabulary().1,
         };
         dev.head_top(side, listed);
     }
 }
 
-/// Lists the most likely tokens of some head rows into their part of `Pass::listed`, after what computed their
-/// log-sum-exps at the same temperature.
-pub fn list_rows(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    pass: &Pass<'_>,
-    rows: Range<usize>,
-    inv_temperature: f32,
-) {
+/// Lists the most likely tokens of a run of head rows from row `first` on into their part of `Pass::listed`, after what
+/// computed their log-sum-exps at the same temperature, with the same masks and biases.
+pub fn list_rows(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'_>, first: usize, run: &DrawRun) {
     let ListedTokens { ids, logprobs } = pass.listed().expect("a pass with listed tokens");
-    let (first, count, k) = (rows.start, rows.len(), pass.acts.limits.listed);
+    let (count, k) = (run.rows, pass.acts.limits.listed);
     if count == 0 {
         return;
     }
@@ -108,7 +102,7 @@ pub fn list_rows(
         x: normed(decoder, pass).slice(first * width, count * width),
         w: decoder.params.head,
         lse: pass.head_out().lse.slice(first, count),
-        logits: decoder.logits().and_times(inv_temperature),
+        logits: pass.logits_of_run(decoder, first, run).and_times(run.how.inv_temperature()),
         tile: pass.vocabulary().1,
     };
     let [ids, logprobs] = [ids, logprobs].map(|buf| buf.slice(first * k, count * k));
@@ -157,7 +151,7 @@ pub fn head_listed(
     if pass.head_rows > 0 {
         dev.write_u32(to, 0, ids);
         let (norm, lse) = (normed(decoder, pass), pass.head_out().lse);
-        let logits = decoder.logits().and_times(inv_temperature);
+        let logits = pass.logits(decoder, inv_temperature);
         dev.head_listed(norm, decoder.params.head, lse, logits, to, logprobs);
     }
 }
@@ -184,17 +178,12 @@ pub fn upload_keys(dev: &dyn Device, pass: &Pass<'_>, keys: &[u32]) {
 
 /// Draws a token for each head row, after `layers`, with the keys on the device. Returns the tokens' buffer, [R] u32.
 pub fn draw<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, how: Sampling) -> Buf<'p> {
-    draw_runs(dev, decoder, pass, &[(pass.head_rows, how)])
+    draw_runs(dev, decoder, pass, &[DrawRun::plain(pass.head_rows, how)])
 }
 
-/// Draws as `draw` does, in consecutive runs of head rows, each with its own sampling. Rows after the last run are left
-/// to `score_rows`.
-pub fn draw_runs<'p>(
-    dev: &dyn Device,
-    decoder: &Decoder<'_>,
-    pass: &Pass<'p>,
-    runs: &[(usize, Sampling)],
-) -> Buf<'p> {
+/// Draws as `draw` does, in consecutive runs of head rows, each with its own sampling and the masks and biases that
+/// were put there. Rows after the last run are left to `score_rows`.
+pub fn draw_runs<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, runs: &[DrawRun]) -> Buf<'p> {
     let (keys, _) = pass.acts.sampler.expect("only the rollout samples");
     let (tokens, out) = (pass.tokens(), pass.head_out());
     if pass.head_rows == 0 {
@@ -204,11 +193,11 @@ pub fn draw_runs<'p>(
     let width = decoder.spec.hidden as usize;
     let (w, tile) = (decoder.params.head, pass.vocabulary().1);
     let mut first = 0;
-    for &(rows, how) in runs {
+    for run @ &DrawRun { rows, how, .. } in runs {
         let of = |buf: Buf<'p>| buf.slice(first, rows);
         let out = HeadOut { logprobs: of(out.logprobs), lse: of(out.lse), entropy: of(out.entropy) };
         let (x, keys) = (norm.slice(first * width, rows * width), keys.slice(first * 3, rows * 3));
-        let logits = decoder.logits();
+        let logits = pass.logits_of_run(decoder, first, run);
         dev.sample(Sample { x, w, keys, how, logits, tile, tokens: of(tokens), out });
         first += rows;
     }

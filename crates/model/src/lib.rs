@@ -15,6 +15,8 @@ mod layer_backward;
 mod load;
 pub mod mlp;
 mod offloaded_inputs;
+mod own_logits;
+mod own_rows;
 mod params;
 mod parts;
 mod pass;
@@ -47,6 +49,7 @@ pub use images::{
     images_layout, kept_rows_layout, place_rows, vectors_layout,
 };
 pub use load::{RandomWeights, STAGING_BYTES_MIN, load};
+pub use own_logits::{DrawRun, OwnLogits};
 pub use params::{CodesAt, Param, ParamTable, Part};
 pub use parts::delta::places::places_for;
 pub use parts::experts::load::{ExpertLoad, ExpertUse};

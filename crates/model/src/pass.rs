@@ -152,6 +152,8 @@ pub struct Pass<'p> {
     pub(crate) images: Option<Images<'p>>,
     /// The slot of each row, where rows choose among several adapters.
     pub(crate) slot_rows: Option<SlotRows<'p>>,
+    /// True if head rows may have masks, in a pass that is not drawn from.
+    pub(crate) is_masked: bool,
 }
 
 impl<'p> Pass<'p> {
@@ -198,6 +200,7 @@ impl<'p> Pass<'p> {
             teacher: None,
             images: None,
             slot_rows,
+            is_masked: false,
         }
     }
 

@@ -67,7 +67,7 @@ pub fn head_divergence<'p>(
     let targets = pass.acts.targets.expect("the update has targets").slice(0, pass.head_rows);
     dev.head(bufs.x, w, targets, logits, bufs.tile, bufs.out);
     let (x, w_own, lse) = (normed(decoder, pass), decoder.params.head, pass.head_out().lse);
-    let own = decoder.logits().and_times(inv_temperature);
+    let own = pass.logits(decoder, inv_temperature);
     dev.head_divergence(HeadDivergence {
         student: HeadSide { x, w: w_own, lse, logits: own, tile: pass.vocabulary().1 },
         teacher: HeadSide { x: bufs.x, w, lse: bufs.out.lse, logits, tile: bufs.tile },

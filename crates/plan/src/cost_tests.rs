@@ -95,6 +95,7 @@ fn every_saving_of_memory_costs_time() {
         new_tokens: 64,
         ahead: false,
         listed: 0,
+        own: plimsoll_model::OwnLogits::NONE,
         caches: Caches::paged(blocks),
     };
     let seconds = |engine| rollout(&work(), &model, &engine, &rates);
@@ -123,6 +124,7 @@ fn places_for_carried_prompts_save_time() {
             new_tokens: 64,
             ahead: false,
             listed: 0,
+            own: plimsoll_model::OwnLogits::NONE,
             caches: Caches::paged(1000),
         };
         rollout(work, &model, &engine, &rates)

@@ -4,7 +4,7 @@ use crate::planner::{Planner, Purpose};
 use plimsoll_arch::{CacheSpec, Caches};
 use plimsoll_base::Bytes;
 use plimsoll_config::RunSpec;
-use plimsoll_rollout::{EngineLimits, LISTED};
+use plimsoll_rollout::{BIASES_MAX, EngineLimits, LISTED, OwnLogits};
 
 impl Planner<'_> {
     /// Returns the limits of an engine of `sequences` sequences. `rollout.kv_blocks` bounds every cache with blocks.
@@ -24,10 +24,24 @@ impl Planner<'_> {
             new_tokens,
             ahead: self.row.runs_ahead,
             listed: if has_clients { LISTED.min(self.facts.spec.vocab as usize) } else { 0 },
+            own: self.own_logits(run),
             caches: specs.iter().map(|of| (of.cache, 0)).collect(),
         };
         let units = |of: &CacheSpec| (of.cache, self.units(run, &limits, of, group));
         EngineLimits { caches: specs.iter().map(units).collect(), ..limits }
+    }
+
+    /// Returns what logits may have of their own: masks and biases of clients' requests, or masks of the run's schema.
+    /// Agents of a run send neither.
+    fn own_logits(&self, run: &RunSpec) -> OwnLogits {
+        let serves = self.facts.host.clients > Bytes(0) && !run.plays_agents();
+        if serves {
+            OwnLogits { masks: true, biases: BIASES_MAX }
+        } else if run.rollout.schema.is_some() {
+            OwnLogits::MASKS
+        } else {
+            OwnLogits::NONE
+        }
     }
 
     /// Returns the units of a cache with which the engine's sequences never wait, or those that the run file allows.

@@ -69,6 +69,8 @@ pub struct HostFacts {
     pub staging: Bytes,
     /// Buffers of a server between its clients and the engine.
     pub clients: Bytes,
+    /// What responses are held to, with the vocabulary's bytes.
+    pub schema: Bytes,
     /// Responses of a step or an evaluation that are kept as samples.
     pub rows_kept: usize,
     pub disk: DiskFacts,

@@ -13,7 +13,7 @@ use plimsoll_device::{PORTION_BYTES, ScratchLimits};
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
 use plimsoll_model::{Mode, PassLimits, adapters_layout, rope, slots_layout};
-use plimsoll_rollout::{Engine, Lengths, Live, Samples, layout as engine_layout};
+use plimsoll_rollout::{Engine, Lengths, Live, OwnLogits, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
 /// Process memory that no run changes: allocator slack, messages, metrics, run file. Measured at 1 to 2.5 MiB.
@@ -187,7 +187,13 @@ impl RunShape {
     /// Returns the limits of a training pass. Panics without training.
     pub fn pass(&self) -> PassLimits {
         let training = self.training.as_ref().expect("only a training run has training passes");
-        training.pack.pass_of(training.packing.heads)
+        self.masked(training.pack.pass_of(training.packing.heads))
+    }
+
+    /// Returns the limits of a training pass with masks for its head rows, if responses are drawn with masks.
+    pub(crate) fn masked(&self, limits: PassLimits) -> PassLimits {
+        let own = OwnLogits { masks: self.engine.own.masks, biases: 0 };
+        PassLimits { own, ..limits }
     }
 
     /// Returns the limits of the largest pass over whole sequences; none if the run only samples.
@@ -390,6 +396,12 @@ impl RunShape {
         Engine::host_bytes(&self.engine) + if has_slots { Engine::adapter_bytes(&self.engine) } else { 0 }
     }
 
+    /// Returns what the driver of a card holds.
+    fn held_rows(&self) -> [(&'static str, Bytes); 3] {
+        let held = &self.held;
+        [("cuda.host", held.host), ("cuda.files", held.files), ("cuda.shared", held.shared)]
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
@@ -434,12 +446,12 @@ impl RunShape {
         row("rl.kept", "rl", Place::Heap, self.kept_bytes());
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
         row("serve.clients", "serve", Place::Heap, host.clients.0);
+        row("rollout.schema", "infer", Place::Heap, host.schema.0);
         row("files.staging", "files", Place::Heap, host.staging.0);
         process_rows_of(layout, host.image, self.target.threads);
-        let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
-        row("cuda.host", "device", Place::Process, self.held.host.0);
-        row("cuda.files", "device", Place::Process, self.held.files.0);
-        row("cuda.shared", "device", Place::Process, self.held.shared.0);
+        for (name, bytes) in self.held_rows() {
+            host_row(layout, name, "device", Place::Process, bytes.0);
+        }
         if let Some(training) = &self.training {
             training_rows(layout, self.arenas(), training.trackers);
             let requests = training.teacher.as_ref().map_or(0, |teacher| teacher.requests.0);
@@ -453,8 +465,7 @@ impl RunShape {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         row("reward.buffers", "reward", Place::Heap, self.rewards.buffers.0);
         row("reward.workers", "reward", Place::Workers, self.rewards.workers.0);
-        let tokens = self.engine.prompt_tokens + self.engine.new_tokens;
-        let episodes = self.episodes.host_bytes(self.engine.samples, tokens);
+        let episodes = self.episodes.host_bytes(self.engine.samples, self.engine.context());
         row("environment.episodes", "rl", Place::Heap, episodes);
         row("reward.steps", "rl", Place::Heap, self.episodes.step_bytes(self.engine.samples));
         row("environment.workers", "rl", Place::Workers, self.episodes.workers.0);

@@ -182,18 +182,6 @@ impl RoleShape {
         Some(tables::of(self.key(Which::Adapters, self.head), make))
     }
 
-    /// Returns the names, elements and dtypes of the regions of its adapters: of one, or of slots with their factors.
-    fn adapter_regions(&self) -> impl Iterator<Item = (&'static str, u64, DType)> {
-        let slots = self.lora.map_or(0, |lora| u64::from(lora.slots));
-        let elements = self.adapters().map(|table| match slots {
-            0 => table.elements,
-            _ => slots * SlotTable::stride_of(&table),
-        });
-        let all = elements.map(|elements| ("adapters", elements, self.weights));
-        let scales = (slots > 0).then_some(("adapter_scales", slots, DType::F32));
-        all.into_iter().chain(scales)
-    }
-
     /// Returns the table of the weights with its adapters merged in.
     pub fn merged(&self) -> Option<Rc<ParamTable>> {
         let lora = self.lora.filter(|lora| lora.merge)?;
@@ -204,6 +192,19 @@ impl RoleShape {
     /// Returns the table of what it trains: its adapters, or all its parameters.
     pub fn trained(&self) -> Rc<ParamTable> {
         self.adapters().unwrap_or_else(|| self.table())
+    }
+
+    /// Returns the elements of its adapters, and of the factors of several.
+    fn adapter_regions(&self) -> Vec<(&'static str, u64, DType)> {
+        let slots = self.lora.map_or(0, |lora| u64::from(lora.slots));
+        match self.adapters() {
+            None => Vec::new(),
+            Some(table) if slots == 0 => vec![("adapters", table.elements, self.weights)],
+            Some(table) => vec![
+                ("adapters", slots * SlotTable::stride_of(&table), self.weights),
+                ("adapter_scales", slots, DType::F32),
+            ],
+        }
     }
 
     /// Returns the regions of its weights, gradients and optimizer states.
@@ -400,7 +401,12 @@ impl RunShape {
     /// Returns the roles that a method trains or compares with.
     fn training_roles(&self, training: &Training, first: RoleShape) -> Vec<RoleShape> {
         let update = |mode, packing: Packing| UpdateShape {
-            pass: PassShape { mode, packing, limits: training.pack.pass_of(packing.heads), vocab: None },
+            pass: PassShape {
+                mode,
+                packing,
+                limits: self.masked(training.pack.pass_of(packing.heads)),
+                vocab: None,
+            },
             share: training.share,
             spread: if training.trainers.count > 1 { Spread::Hosts } else { Spread::Host },
             cut: training.cut,

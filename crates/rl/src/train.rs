@@ -192,6 +192,7 @@ fn ready<'a>(
     let others = session.others.each_ref();
     let sources = Sources { others, ..Sources::one(&session.model).with_images(&session.text) };
     let mut trainer = Trainer::new(dev, arena, &report.shape, sources, run.seed)?;
+    trainer.form.clone_from(&session.text.form);
     (trainer.group, trainer.apart) = (group, apart.map(|apart| ApartRanks { all: group, apart }));
     // What ranks have parts of is there on all of them.
     group.barrier()?;

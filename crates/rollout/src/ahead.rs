@@ -11,7 +11,7 @@ use crate::limits::{PASSES_MAX, bucket};
 use plimsoll_base::Result;
 use plimsoll_device::{ATTENTION_CHUNK, NO_PARENT, Pipeline, Sampling};
 use plimsoll_model::{
-    Pass, advance, draw, layers, list_rows, name_rows, rehearsal_sizes, score_rows, upload_keys,
+    DrawRun, Pass, advance, draw, layers, list_rows, name_rows, rehearsal_sizes, score_rows, upload_keys,
 };
 
 /// Inputs and outputs of a run of passes.
@@ -89,7 +89,7 @@ impl Engine {
                 draw(dev, decoder, &pass, sampling);
                 if pass.listed().is_some() {
                     score_rows(dev, decoder, &pass, &self.keys[..heads]);
-                    list_rows(dev, decoder, &pass, 0..heads, 1.0);
+                    list_rows(dev, decoder, &pass, 0, &DrawRun::plain(heads, sampling));
                     name_rows(dev, decoder, &pass, &vec![0; self.limits.listed]);
                 }
             }

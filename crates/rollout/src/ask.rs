@@ -6,6 +6,9 @@ use std::sync::Arc;
 /// Maximum tokens that may end one request.
 pub const ENDS_MAX: usize = 128;
 
+/// Maximum tokens of one request to whose logits something is added, as in OpenAI's protocol.
+pub const BIASES_MAX: usize = 300;
+
 /// An image of a prompt: `rows` times `columns` vectors of the table from `first` on, as rows of the prompt name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskImage {
@@ -49,6 +52,10 @@ pub struct Ask<'r> {
     pub sampling: Sampling,
     /// Tokens that end a response, at most `ENDS_MAX`.
     pub ends: &'r [u32],
+    /// True if the responses have masks: the engine then asks the listener.
+    pub masked: bool,
+    /// Tokens, ascending, and what is added to their logits before the temperature; at most `OwnLogits::biases`.
+    pub biases: &'r [(u32, f32)],
     /// The slot of its adapter, of a model with several; none for the model alone.
     pub adapter: Option<u32>,
     /// With whom it shares the keys of its prompt, if the engine keeps such.

@@ -6,13 +6,12 @@ use crate::limits::{EngineLimits, OnFull};
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_device::{Device, Sampling};
+use plimsoll_device::{Device, RowMasks, Sampling};
 use plimsoll_model::{
-    Activations, Decoder, ImageIndex, NO_SLOT, Pass, PassIndex, SeenImages, TextImage, TextPlaces, draw_runs,
-    layers, list_rows, name_rows, score_rows, upload_keys,
+    Activations, Decoder, DrawRun, ImageIndex, NO_SLOT, Pass, PassIndex, SeenImages, TextImage, TextPlaces,
+    draw_runs, layers, list_rows, name_rows, score_rows, upload_keys,
 };
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 
 /// Decides when a response ends, in addition to end-of-text and length; implemented where there is text.
 pub trait StopCondition {
@@ -38,6 +37,24 @@ pub trait StopCondition {
     /// Errors: those of the environment; they end the rollout.
     fn answer(&mut self, _wait: bool, _tokens: &mut Vec<u32>) -> Result<Option<usize>> {
         Ok(None)
+    }
+
+    /// True if responses may have masks: the engine then calls `mask`. Decode passes do not run ahead of the host.
+    fn has_masks(&self) -> bool {
+        false
+    }
+
+    /// Writes which tokens `sample` may have next, after those so far: a bit a token, V / 32 words. False if it may
+    /// have any. Called once a pass for each sample that draws in it, after the pass's layers were begun.
+    ///
+    /// Errors: those of what a response may be; they end the rollout.
+    fn mask(&mut self, _sample: usize, _so_far: &[u32], _words: &mut [u32]) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Returns what is added to the logits of a sample's next token before the temperature: tokens, ascending.
+    fn biases(&self, _sample: usize) -> &[(u32, f32)] {
+        &[]
     }
 
     /// Returns the images that prompts and answers name, by their first vectors, ascending.
@@ -123,14 +140,14 @@ pub struct Model<'m, 'a, 'p> {
 /// What the head computes for the head rows of a pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HeadRuns<'r> {
-    /// Consecutive rows from the first on that draw with the same sampling.
-    pub(crate) runs: &'r [(usize, Sampling)],
+    /// Consecutive rows from the first on that are drawn alike.
+    pub(crate) runs: &'r [DrawRun],
     /// The tokens of the rows after those, whose log-probabilities at temperature 1 are computed.
     pub(crate) given: &'r [u32],
     /// Tokens of each given row, `EngineLimits::listed` each, whose log-probabilities are computed too; or none.
     pub(crate) named: &'r [u32],
-    /// Rows whose most likely tokens are listed, with one by the temperature of their run.
-    pub(crate) listed: &'r [(Range<usize>, f32)],
+    /// Rows whose most likely tokens are listed, by the first of each run.
+    pub(crate) listed: &'r [(usize, DrawRun)],
 }
 
 /// The rollout engine. Its vectors are allocated once and never grow.
@@ -154,6 +171,9 @@ pub struct Engine {
     drawn_ends: Option<DrawnEnds>,
     /// Rows of the pass that are vectors of images.
     vectors: ImageIndex,
+    /// The mask of one row, and which rows of the pass have one.
+    mask: Vec<u32>,
+    masked: Vec<bool>,
 }
 
 impl Engine {
@@ -174,6 +194,8 @@ impl Engine {
             answer: Vec::new(),
             drawn_ends: None,
             vectors: ImageIndex::default(),
+            mask: Vec::new(),
+            masked: Vec::with_capacity(if limits.own.masks { rows } else { 0 }),
         }
     }
 
@@ -294,13 +316,13 @@ impl Engine {
         out: &mut Samples,
     ) -> Result<RolloutStats> {
         let mut stats = RolloutStats::default();
-        let has_turns = stop.has_turns();
+        let (has_turns, has_masks) = (stop.has_turns(), stop.has_masks());
         loop {
             if has_turns {
                 self.take_answers(false, (model, request), stop, out)?;
             }
             let ran = match model.dev.pipeline() {
-                Some(pipeline) if self.limits.ahead && !has_turns => {
+                Some(pipeline) if self.limits.ahead && !has_turns && !has_masks => {
                     let mut run = ahead::Run { pipeline, model, request };
                     self.run_ahead(&mut run, stop, out, &mut stats)?
                 }
@@ -317,14 +339,10 @@ impl Engine {
                 }
                 Next::Nothing => break,
             }
-            let runs = [(self.index.head_rows.len(), request.sampling)];
-            self.pass(
-                model,
-                &HeadRuns { runs: &runs, ..HeadRuns::default() },
-                |s| request.sample_id(s),
-                out,
-                &mut stats,
-            )?;
+            let rows = self.index.head_rows.len();
+            let runs = [DrawRun { masks: has_masks, ..DrawRun::plain(rows, request.sampling) }];
+            let heads = HeadRuns { runs: &runs, ..HeadRuns::default() };
+            self.pass(model, &heads, |s| request.sample_id(s), (out, stop), &mut stats)?;
             for row in 0..self.index.head_rows.len() {
                 self.take_token(row, request, stop, out)?;
             }
@@ -333,19 +351,22 @@ impl Engine {
         Ok(stats)
     }
 
-    /// Runs the model over the scheduled rows. A sample draws with the random numbers of `id_of`. Tokens and
-    /// log-probabilities are copied to the host.
+    /// Runs the model over the scheduled rows. A sample draws with the random numbers of `id_of`, by the masks and
+    /// biases of `masker`. Tokens and log-probabilities are copied to the host.
     ///
-    /// Errors: those of the device.
+    /// Errors: those of the device and of `masker`.
     pub(crate) fn pass(
         &mut self,
         model: Model<'_, '_, '_>,
         heads: &HeadRuns<'_>,
         id_of: impl Fn(usize) -> u64,
-        out: &Samples,
+        (out, masker): (&Samples, &mut dyn StopCondition),
         stats: &mut RolloutStats,
     ) -> Result<()> {
         let (dev, decoder) = (model.dev, model.decoder);
+        if self.limits.own.masks {
+            self.mask.resize(RowMasks::words_of(decoder.spec.vocab as usize), 0);
+        }
         let pass = self.upload(model);
         layers(dev, decoder, &pass);
         self.keys.clear();
@@ -355,10 +376,11 @@ impl Engine {
         let r = self.index.head_rows.len();
         self.keys.resize(3 * r, 0);
         upload_keys(dev, &pass, &self.keys);
+        self.put_own(model, &pass, heads.runs, (out, masker))?;
         let tokens = draw_runs(dev, decoder, &pass, heads.runs);
         score_rows(dev, decoder, &pass, heads.given);
-        for (rows, inv_temperature) in heads.listed {
-            list_rows(dev, decoder, &pass, rows.clone(), *inv_temperature);
+        for (first, run) in heads.listed {
+            list_rows(dev, decoder, &pass, *first, run);
         }
         if let Some(of) = pass.listed().filter(|_| !heads.listed.is_empty()) {
             let count = r * self.limits.listed;
@@ -374,6 +396,39 @@ impl Engine {
         stats.passes += 1;
         stats.rows += self.index.ids.len() as u64;
         dev.check()
+    }
+
+    /// Uploads what rows of runs have of their own, while the device computes the layers.
+    fn put_own(
+        &mut self,
+        model: Model<'_, '_, '_>,
+        pass: &Pass<'_>,
+        runs: &[DrawRun],
+        (out, masker): (&Samples, &mut dyn StopCondition),
+    ) -> Result<()> {
+        if !runs.iter().any(|run| run.masks || run.biases) {
+            return Ok(());
+        }
+        self.masked.clear();
+        for run in runs {
+            let first = self.masked.len();
+            for row in first..first + run.rows {
+                let sample = self.schedule.head_samples[row];
+                if run.biases {
+                    pass.put_biases(model.dev, model.decoder, row, masker.biases(sample));
+                }
+                let has = run.masks && masker.mask(sample, out.ids(sample), &mut self.mask)?;
+                if has {
+                    pass.put_mask(model.dev, row, &self.mask);
+                }
+                self.masked.push(has);
+            }
+        }
+        self.masked.resize(self.index.head_rows.len(), false);
+        if self.limits.own.masks {
+            pass.put_masked(model.dev, self.masked.iter().copied());
+        }
+        Ok(())
     }
 
     /// Uploads the scheduled rows.

@@ -15,11 +15,12 @@ mod live;
 mod samples;
 mod schedule;
 
-pub use ask::{Ask, AskImage, ENDS_MAX, NamedTokens, PrefixScope};
+pub use ask::{Ask, AskImage, BIASES_MAX, ENDS_MAX, NamedTokens, PrefixScope};
 pub use ends::DrawnEnds;
 pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, SoFar, StopCondition};
 pub use group_times::GroupTimes;
 pub use lengths::{Lengths, deal};
 pub use limits::{EngineLimits, LISTED, OnFull, layout};
 pub use live::{Likeliest, Listener, Live};
+pub use plimsoll_model::OwnLogits;
 pub use samples::{Finish, Samples, Turn};

@@ -4,7 +4,7 @@ use plimsoll_arch::{CACHES, Cache, Caches, Extent, ModelSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{ATTENTION_CHUNK, KV_BLOCK};
 use plimsoll_memory::Layout;
-use plimsoll_model::{Mode, PassLimits, Target, activations_layout};
+use plimsoll_model::{Mode, OwnLogits, PassLimits, Target, activations_layout};
 use serde::{Deserialize, Serialize};
 
 /// Policy for when the KV blocks run out.
@@ -30,6 +30,8 @@ pub struct EngineLimits {
     pub ahead: bool,
     /// Most likely tokens that are listed of a head row, for requests that ask for some; 0 if none may.
     pub listed: usize,
+    /// What the logits of single sequences may have of their own.
+    pub own: OwnLogits,
     /// The caches, with their units per layer.
     pub caches: Caches,
 }
@@ -178,6 +180,7 @@ impl EngineLimits {
             head_rows: (sequences + scored).min(rows),
             listed: self.listed,
             taught: 0,
+            own: self.own,
             segments: sequences,
             table_entries: sequences * stride,
             copies: self.sequences,

@@ -1,18 +1,18 @@
 //! The engine in serving form: requests arrive, are cancelled and end between two passes, each with its own prompt,
 //! sampling, ends and length. A response depends on nothing else that runs.
 //!
-//! Rows with the same sampling go through the sampler together: a pass has one draw per distinct sampling.
+//! Rows with the same sampling go through the sampler together: a pass has one draw per distinct sampling, and others
+//! for responses with masks or biases, which change no bit of those without.
 
 use crate::ask::{Ask, AskImage, ENDS_MAX, NamedTokens};
-use crate::engine::{Engine, HeadRuns, Model, RolloutStats};
+use crate::engine::{Engine, HeadRuns, Model, RolloutStats, StopCondition};
 use crate::limits::EngineLimits;
 use crate::samples::{Finish, Samples};
 use crate::schedule::slots::Opening;
 use crate::schedule::{Next, Schedule};
-use plimsoll_base::Result;
+use plimsoll_base::{Error, Result};
 use plimsoll_device::Sampling;
-use plimsoll_model::{NO_SLOT, TextImage};
-use std::ops::Range;
+use plimsoll_model::{DrawRun, NO_SLOT, TextImage};
 use std::sync::Arc;
 
 /// Tokens of a row, most likely first, of equals the lower id first, and their log-probabilities.
@@ -25,8 +25,7 @@ pub struct Likeliest<'l> {
 /// Receives the engine's tokens.
 pub trait Listener {
     /// Called with the tokens of a prompt after its first, in order, and their log-probabilities; before the first
-    /// token
-    /// of a response to it. `slot`: that of one of its responses.
+    /// token of a response to it. `slot`: that of one of its responses.
     fn scored(&mut self, _slot: usize, _token: u32, _logprob: f32, _likeliest: Likeliest<'_>) {}
 
     /// Called after `scored` with the log-probabilities of the tokens that the request names there.
@@ -41,6 +40,14 @@ pub trait Listener {
     /// Called before the first token of the response in `slot`, with the tokens of its prompt whose keys were there.
     fn begun(&mut self, _slot: usize, _cached_tokens: usize) {}
 
+    /// Writes which tokens the response in `slot` may have next: a bit a token, V / 32 words. Called once a pass for a
+    /// response with masks, after the pass's layers were begun. An error ends this response and no other. Without it
+    /// responses may have any token.
+    fn mask(&mut self, _slot: usize, words: &mut [u32]) -> Result<()> {
+        words.fill(u32::MAX);
+        Ok(())
+    }
+
     /// Called when the response in `slot` has ended and the slot is free. An error is that of its own logits.
     fn ended(&mut self, slot: usize, how: Result<Finish>);
 }
@@ -54,15 +61,17 @@ pub struct Live<'e, 'a, 'p> {
     prompts: Vec<Vec<u32>>,
     /// Rows that go through the head, each with its slot.
     heads: Vec<(u32, usize)>,
-    /// Consecutive rows with the same sampling.
-    runs: Vec<(usize, Sampling)>,
+    /// Consecutive rows that are drawn alike.
+    runs: Vec<DrawRun>,
+    /// Why responses of the pass have no mask.
+    unmasked: Vec<(usize, Error)>,
     /// Tokens of prompts whose log-probabilities are computed.
     given: Vec<u32>,
     /// By group, and those of the rows that are scored in a pass.
     named: Vec<Option<Arc<NamedTokens>>>,
     named_ids: Vec<u32>,
-    /// Consecutive rows of which the likeliest tokens are listed, and one by their temperature.
-    listed: Vec<(Range<usize>, f32)>,
+    /// Consecutive rows of which the likeliest tokens are listed, by the first of each run.
+    listed: Vec<(usize, DrawRun)>,
     next_ticket: u64,
     stats: RolloutStats,
 }
@@ -74,6 +83,42 @@ struct Slot {
     sampling: Sampling,
     ends: Vec<u32>,
     lists: bool,
+    masked: bool,
+    biases: Vec<(u32, f32)>,
+}
+
+impl Slot {
+    /// Returns what decides whether two responses are drawn in one run.
+    fn alike(&self) -> (bool, bool, [u64; 3]) {
+        (self.masked, !self.biases.is_empty(), bits(&self.sampling))
+    }
+
+    /// Returns a run of this response alone.
+    fn run(&self) -> DrawRun {
+        let biases = !self.biases.is_empty();
+        DrawRun { masks: self.masked, biases, ..DrawRun::plain(1, self.sampling) }
+    }
+}
+
+/// Asks the listener for masks, and puts the errors of single responses aside.
+struct Masker<'m> {
+    listener: &'m mut dyn Listener,
+    slots: &'m [Slot],
+    unmasked: &'m mut Vec<(usize, Error)>,
+}
+
+impl StopCondition for Masker<'_> {
+    fn stops(&mut self, _: usize, _: &[u32]) -> bool {
+        false
+    }
+
+    fn mask(&mut self, slot: usize, _: &[u32], words: &mut [u32]) -> Result<bool> {
+        Ok(self.listener.mask(slot, words).map_err(|error| self.unmasked.push((slot, error))).is_ok())
+    }
+
+    fn biases(&self, slot: usize) -> &[(u32, f32)] {
+        &self.slots[slot].biases
+    }
 }
 
 /// Bytes of a group's place for named tokens, whose ids belong to their request.
@@ -95,7 +140,16 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         }
         engine.schedule.begin_slots();
         out.reset(limits.samples);
-        let slot = Slot { sample_id: 0, max_new_tokens: 0, sampling: GREEDY, ends: Vec::new(), lists: false };
+        let (ends, biases) = (Vec::new(), Vec::new());
+        let slot = Slot {
+            sample_id: 0,
+            max_new_tokens: 0,
+            sampling: GREEDY,
+            ends,
+            masked: false,
+            biases,
+            lists: false,
+        };
         let mut live = Live {
             model,
             engine,
@@ -108,10 +162,14 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             named: vec![None; limits.samples],
             named_ids: Vec::with_capacity(heads * limits.listed),
             listed: Vec::with_capacity(heads),
+            unmasked: Vec::new(),
             next_ticket: 0,
             stats: RolloutStats::default(),
         };
-        live.slots.iter_mut().for_each(|slot| slot.ends.reserve_exact(ENDS_MAX));
+        for slot in &mut live.slots {
+            slot.ends.reserve_exact(ENDS_MAX);
+            slot.biases.reserve_exact(limits.own.biases);
+        }
         live
     }
 
@@ -119,8 +177,9 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
     pub fn host_bytes(limits: &EngineLimits) -> u64 {
         let slot =
             size_of::<Slot>() + ENDS_MAX * 4 + size_of::<Vec<u32>>() + limits.context() * 4 + NAMED_BYTES;
-        let list = size_of::<u32>() * (1 + limits.listed) + size_of::<(Range<usize>, f32)>();
-        let head = size_of::<(u32, usize)>() + size_of::<(usize, Sampling)>() + list;
+        let slot = slot + limits.own.biases * size_of::<(u32, f32)>();
+        let list = size_of::<u32>() * (1 + limits.listed) + size_of::<(usize, DrawRun)>();
+        let head = size_of::<(u32, usize)>() + size_of::<DrawRun>() + list;
         let own = limits.samples * slot + limits.pass().head_rows * head;
         own as u64 + Schedule::slots_bytes(limits)
     }
@@ -160,6 +219,8 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         assert!(ask.max_new_tokens <= limits.new_tokens, "{} new tokens", ask.max_new_tokens);
         assert!(ask.prompt.len() + ask.max_new_tokens <= limits.context(), "beyond the context");
         assert!(ask.ends.len() <= ENDS_MAX, "{} tokens that end a response", ask.ends.len());
+        assert!(ask.biases.len() <= limits.own.biases, "{} biases", ask.biases.len());
+        assert!(limits.own.masks || !ask.masked, "masks of an engine that has none");
         if self.free_slots() < count {
             return None;
         }
@@ -199,6 +260,9 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             slot.lists = ask.lists && limits.listed > 0;
             slot.ends.clear();
             slot.ends.extend_from_slice(ask.ends);
+            slot.masked = ask.masked;
+            slot.biases.clear();
+            slot.biases.extend_from_slice(ask.biases);
         }
         Some(slots)
     }
@@ -230,9 +294,10 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             return Ok(false);
         }
         self.order_heads();
-        let Live { model, engine, out, slots, runs, given, named_ids, listed, stats, .. } = self;
+        let Live { model, engine, out, slots, runs, given, named_ids, listed, stats, unmasked, .. } = self;
         let heads = HeadRuns { runs, given, named: named_ids, listed };
-        engine.pass(*model, &heads, |s| slots[s].sample_id, out, stats)?;
+        let mut masker = Masker { listener, slots, unmasked };
+        engine.pass(*model, &heads, |s| slots[s].sample_id, (out, &mut masker), stats)?;
         self.report_scored(listener);
         for row in 0..self.heads.len() {
             self.take(row, listener);
@@ -271,19 +336,20 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         let rows = index.head_rows.iter().zip(&schedule.head_samples);
         self.heads.extend(rows.map(|(&row, &slot)| (row, slot)));
         let slots = &self.slots;
-        let key = |slot: usize| (bits(&slots[slot].sampling), slots[slot].lists);
+        // Rows with nothing of their own come first, in runs that are drawn as if there were no others.
+        let key = |slot: usize| (slots[slot].alike(), slots[slot].lists);
         self.heads.sort_unstable_by_key(|&(row, slot)| (key(slot), row, slot));
         self.runs.clear();
         self.listed.clear();
         for (at, &(row, slot)) in self.heads.iter().enumerate() {
             (index.head_rows[at], schedule.head_samples[at]) = (row, slot);
-            let sampling = slots[slot].sampling;
-            match self.runs.last_mut().filter(|(_, last)| bits(last) == bits(&sampling)) {
-                Some((count, _)) => *count += 1,
-                None => self.runs.push((1, sampling)),
+            let is_like = at > 0 && slots[self.heads[at - 1].1].alike() == slots[slot].alike();
+            match self.runs.last_mut().filter(|_| is_like) {
+                Some(run) => run.rows += 1,
+                None => self.runs.push(slots[slot].run()),
             }
             if slots[slot].lists {
-                list_row(&mut self.listed, at, sampling.inv_temperature());
+                list_row(&mut self.listed, at, slots[slot].run());
             }
         }
         // Rows of prompts are the last ones.
@@ -300,7 +366,7 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
             // Token 0 fills what a row does not name.
             self.named_ids.resize(self.given.len() * k, 0);
             if slots[of.sample].lists {
-                list_row(&mut self.listed, at, 1.0);
+                list_row(&mut self.listed, at, DrawRun::plain(1, GREEDY));
             }
         }
     }
@@ -329,8 +395,13 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
     }
 
     fn take(&mut self, row: usize, listener: &mut dyn Listener) {
-        let Live { engine, out, slots, .. } = self;
         let s = self.heads[row].1;
+        if let Some(at) = self.unmasked.iter().position(|(slot, _)| *slot == s) {
+            let (_, error) = self.unmasked.swap_remove(at);
+            self.engine.schedule.close(s);
+            return listener.ended(s, Err(error));
+        }
+        let Live { engine, out, slots, .. } = self;
         let how = match engine.take_drawn(row, out) {
             Err(err) => Err(err),
             Ok((_, token, logprob)) => {
@@ -351,14 +422,14 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
     }
 }
 
-/// Adds a row to the runs of rows that are listed.
-fn list_row(runs: &mut Vec<(Range<usize>, f32)>, row: usize, inv_temperature: f32) {
-    let is_next = |(last, inv): &&mut (Range<usize>, f32)| {
-        last.end == row && inv.to_bits() == inv_temperature.to_bits()
+/// Adds a row, as a run of its own, to the runs of rows that are listed.
+fn list_row(runs: &mut Vec<(usize, DrawRun)>, row: usize, of: DrawRun) {
+    let is_next = |(first, last): &&mut (usize, DrawRun)| {
+        first.wrapping_add(last.rows) == row && DrawRun { rows: 1, ..*last } == of
     };
     match runs.last_mut().filter(is_next) {
-        Some((last, _)) => last.end += 1,
-        None => runs.push((row..row + 1, inv_temperature)),
+        Some((_, last)) => last.rows += 1,
+        None => runs.push((row, of)),
     }
 }
 

@@ -43,6 +43,7 @@ fn main() {
             new_tokens: 24,
             ahead: false,
             listed: 0,
+            own: plimsoll_model::OwnLogits::NONE,
             caches: if source.ends_with("window") {
                 Caches::paged(9).and(Cache::Ring { keys: 16 }, 10)
             } else {

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 /// Rows of the embedding that ids are checked against.
 const VOCAB: u32 = 260;
-const LIMITS: Limits = Limits { slots: 4, queue: 4, context: 4096, new_tokens: 1024, listed: 20 };
+const LIMITS: Limits =
+    Limits { slots: 4, queue: 4, context: 4096, new_tokens: 1024, listed: 20, biases: 300 };
 
 pub struct Bodies {
     state: Arc<ServerState>,
@@ -45,6 +46,7 @@ impl Bodies {
             queue: LIMITS.queue,
             grace: Duration::ZERO,
             guard: Guard { token: None, hosts: Vec::new() },
+            grammars: 4,
         };
         Bodies { state: Arc::new(ServerState::new(texts, settings, LIMITS, send, None)), _inbox: inbox }
     }

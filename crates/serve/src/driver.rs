@@ -2,10 +2,13 @@
 //! the tokens of each pass to the clients' outboxes.
 
 use crate::gate::{Admission, Gate, SampledResponse};
+use crate::grammars::LANES;
 use crate::images::{HeldVectors, ImageTower, QueuedImages, Seeing};
 use crate::outbox::{End, Outbox, ScoredToken};
 use crate::state::{QueuedRequest, SamplingParams, ServerState};
 use plimsoll_base::{Error, Result};
+use plimsoll_device::{NO_MASS, RowMasks};
+use plimsoll_grammar::{Grammar, MaskLanes};
 use plimsoll_rollout::{Ask, Finish, Likeliest, Listener, Live};
 use plimsoll_text::{StopMatcher, StreamDecoder};
 use std::collections::VecDeque;
@@ -94,7 +97,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
     pub fn new(mut live: Live<'e, 'a, 'p>, state: &'h ServerState) -> Driver<'h, 'e, 'a, 'p> {
         live.keep_prefixes();
         let slots = live.limits().samples;
-        let streams = ResponseStreams { of_slot: (0..slots).map(|_| None).collect(), state };
+        let streams = ResponseStreams { of_slot: (0..slots).map(|_| None).collect(), state, lanes: None };
         let queue = VecDeque::with_capacity(state.limits.responses());
         Driver { live, streams, queue, seeing: None, state }
     }
@@ -195,10 +198,13 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
                 scores_prompt: request.params.prompt_top.is_some(),
                 named: None,
                 lists: request.params.top.max(request.params.prompt_top.unwrap_or(0)) > 0,
+                masked: request.params.grammar.is_some(),
+                biases: &request.params.biases,
             };
             let Some(slots) = self.live.admit(&ask) else { break };
             for (index, slot) in slots.into_iter().enumerate() {
                 self.streams.of_slot[slot] = Some(ResponseStream::new(request, index));
+                self.streams.hold(slot, request.params.grammar.as_ref());
             }
             request.prompt.gates.iter().for_each(|gate| gate.begin());
             self.queue.remove(at);
@@ -247,9 +253,20 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
 struct ResponseStreams<'h> {
     of_slot: Vec<Option<ResponseStream>>,
     state: &'h ServerState,
+    /// The threads of masks, once a response needs one, or why there are none.
+    lanes: Option<Result<MaskLanes>>,
 }
 
 impl ResponseStreams<'_> {
+    /// Begins a response's masks, if it has some.
+    fn hold(&mut self, slot: usize, grammar: Option<&Arc<Grammar>>) {
+        let Some(grammar) = grammar else { return };
+        let (slots, words) = (self.of_slot.len(), RowMasks::words_of(self.state.texts.vocab as usize));
+        if let Ok(lanes) = self.lanes.get_or_insert_with(|| MaskLanes::start(LANES, slots, words)) {
+            lanes.begin(slot, grammar);
+        }
+    }
+
     /// Tells gates how far their responses have come.
     fn advance(&self) {
         for stream in self.of_slot.iter().flatten() {
@@ -280,12 +297,25 @@ impl Listener for ResponseStreams<'_> {
         stream.listed = entries(likeliest, stream.params.top);
     }
 
+    fn mask(&mut self, slot: usize, words: &mut [u32]) -> Result<()> {
+        match &self.lanes {
+            Some(Ok(lanes)) => lanes.mask(slot, words),
+            Some(Err(error)) => Err(error.clone()),
+            None => unreachable!("a response with a grammar has a lane"),
+        }
+    }
+
     fn drawn(&mut self, slot: usize, token: u32, logprob: f32) -> bool {
         let stream = self.of_slot[slot].as_mut().expect("a slot that draws has a stream");
         let metrics = &self.state.metrics;
         metrics.generated_tokens.add(1);
         if stream.num_tokens == 0 {
             metrics.first_token.add(stream.arrived.elapsed());
+        }
+        if let (Some(_), Some(Ok(lanes))) = (&stream.params.grammar, &self.lanes)
+            && !stream.params.ends.contains(&token)
+        {
+            lanes.take(slot, token);
         }
         stream.speak(self.state, token, logprob)
     }
@@ -303,9 +333,10 @@ impl Listener for ResponseStreams<'_> {
     }
 }
 
-/// Returns the first of the likeliest tokens.
+/// Returns the first of the likeliest tokens, without those that a mask leaves out.
 fn entries(likeliest: Likeliest<'_>, most: usize) -> Vec<(u32, f32)> {
-    likeliest.ids.iter().copied().zip(likeliest.logprobs.iter().copied()).take(most).collect()
+    let all = likeliest.ids.iter().copied().zip(likeliest.logprobs.iter().copied());
+    all.take(most).filter(|(_, logprob)| *logprob > NO_MASS / 1e10).collect()
 }
 
 /// Turns the tokens of one response into text.

@@ -4,7 +4,7 @@ use super::*;
 use plimsoll_files::TokenizerFiles;
 use std::time::Duration;
 
-const LIMITS: Limits = Limits { slots: 4, queue: 8, context: 512, new_tokens: 128, listed: 0 };
+const LIMITS: Limits = Limits { slots: 4, queue: 8, context: 512, new_tokens: 128, listed: 0, biases: 300 };
 
 #[test]
 fn a_text_waits_for_those_before_it() {

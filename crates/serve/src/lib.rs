@@ -13,6 +13,7 @@ mod driver;
 mod encoding;
 pub mod episodes;
 mod gate;
+mod grammars;
 pub mod guard;
 mod images;
 mod limits;

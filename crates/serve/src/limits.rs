@@ -1,9 +1,10 @@
 //! Bounds what the server holds, in numbers and bytes that are known before it listens.
 
+use crate::grammars::grammar_bytes;
 use crate::images::ServedImages;
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{Bytes, Error};
-use plimsoll_rollout::{EngineLimits, LISTED, Live};
+use plimsoll_rollout::{BIASES_MAX, EngineLimits, LISTED, Live, OwnLogits};
 use std::time::Duration;
 
 /// Responses of one prompt.
@@ -69,6 +70,8 @@ pub struct Limits {
     pub new_tokens: usize,
     /// Likeliest tokens that the engine lists of a row; 0 if it lists none.
     pub listed: usize,
+    /// Tokens of a request to whose logits something is added; 0 where the engine has no room for it.
+    pub biases: usize,
 }
 
 impl Limits {
@@ -79,6 +82,7 @@ impl Limits {
             context: engine.context(),
             new_tokens: engine.new_tokens,
             listed: engine.listed,
+            biases: engine.own.biases,
         }
     }
 
@@ -155,12 +159,13 @@ impl Limits {
 }
 
 /// Returns the host bytes of a server next to its engine: `slots` responses at one time, `queue` waiting, and images
-/// if it takes such.
+/// and grammars if it takes such.
 pub fn host_bytes(
     [slots, queue]: [usize; 2],
     [prompt_tokens, new_tokens]: [usize; 2],
     spec: &ModelSpec,
     images: Option<&ServedImages>,
+    grammars: usize,
 ) -> Bytes {
     let engine = EngineLimits {
         sequences: slots,
@@ -170,12 +175,14 @@ pub fn host_bytes(
         new_tokens,
         ahead: true, // Which has the most rows.
         listed: LISTED,
+        own: OwnLogits { masks: true, biases: BIASES_MAX },
         caches: spec.caches(prompt_tokens + new_tokens).iter().map(|of| (of.cache, 0)).collect(),
     };
     let of_images = images.map_or(0, |served| {
         (served.host_bytes(BODIES_MAX) + THREAD_BYTES) as u64 + Live::image_bytes(&engine)
     });
-    Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine) + of_images)
+    let of_grammars = grammar_bytes(grammars, spec.vocab).0;
+    Bytes(Limits::of(&engine, queue).host_bytes().0 + Live::host_bytes(&engine) + of_images + of_grammars)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const SMALL: Limits = Limits { slots: 4, queue: 8, context: 512, new_tokens: 128, listed: 0 };
+const SMALL: Limits = Limits { slots: 4, queue: 8, context: 512, new_tokens: 128, listed: 0, biases: 300 };
 
 #[test]
 fn more_of_anything_is_more_bytes() {

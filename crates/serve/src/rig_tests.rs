@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 pub const EOS: u32 = 257;
-pub const LIMITS: Limits = Limits { slots: 4, queue: 3, context: 64, new_tokens: 16, listed: 0 };
+pub const LIMITS: Limits = Limits { slots: 4, queue: 3, context: 64, new_tokens: 16, listed: 0, biases: 300 };
 
 pub fn state(template: &str) -> (Arc<ServerState>, Receiver<QueuedRequest>) {
     let (send, inbox) = channel();
@@ -35,6 +35,7 @@ pub fn state(template: &str) -> (Arc<ServerState>, Receiver<QueuedRequest>) {
         queue: LIMITS.queue,
         grace: Duration::ZERO,
         guard: Guard { token: None, hosts: Vec::new() },
+        grammars: 4,
     };
     (Arc::new(ServerState::new(texts, settings, LIMITS, send, None)), inbox)
 }

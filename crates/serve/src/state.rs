@@ -4,6 +4,7 @@
 use crate::arrivals::Arrivals;
 use crate::encoding::TextRoom;
 use crate::gate::{Gate, OwnedRoutes};
+use crate::grammars::ServedGrammars;
 use crate::guard::Guard;
 use crate::images::{IMAGE_TEXT_BYTES, ImageDoor, QueuedImages, ServedImages, image_text_bytes};
 use crate::limits::{BODIES_MAX, Limits};
@@ -13,6 +14,7 @@ use crate::protocol::refusal::{Refusal, Reply};
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Error, Result, shown};
 use plimsoll_device::Sampling;
+use plimsoll_grammar::Grammar;
 use plimsoll_rollout::PrefixScope;
 use plimsoll_text::calls_xml::Tool;
 use plimsoll_text::{ChatTemplate, ResponseReader, Tokenizer};
@@ -58,6 +60,8 @@ pub struct Settings {
     /// Time that running responses have to end when the server is asked to stop.
     pub grace: Duration,
     pub guard: Guard,
+    /// Forms that responses may be held to at one time; 0 for a server whose responses are free.
+    pub grammars: usize,
 }
 
 /// An adapter that requests may name.
@@ -90,6 +94,10 @@ pub struct SamplingParams {
     pub prompt_top: Option<usize>,
     /// Which requests share the keys of their prompts.
     pub prefix: PrefixScope,
+    /// What responses are held to.
+    pub grammar: Option<Arc<Grammar>>,
+    /// Tokens, ascending, and what is added to their logits.
+    pub biases: Arc<[(u32, f32)]>,
 }
 
 /// Holds a prompt and the responses that it asks for.
@@ -139,6 +147,7 @@ pub struct ServerState {
     pub bodies: Semaphore,
     /// Bounds the images under way; none for a server of text.
     pub image_door: Option<ImageDoor>,
+    pub grammars: ServedGrammars,
     encoding: TextRoom,
     /// Seconds since 1970 when the server started.
     pub created: u64,
@@ -164,6 +173,12 @@ impl ServerState {
         ServerState {
             owned,
             image_door: texts.images.as_ref().map(ImageDoor::new),
+            grammars: ServedGrammars::new(
+                settings.grammars,
+                texts.tokenizer.clone(),
+                texts.vocab,
+                texts.eos.clone(),
+            ),
             texts,
             settings,
             limits,

@@ -4,6 +4,7 @@
 use crate::call_end::OPEN;
 use crate::calls_keys;
 use crate::calls_sections::{DEEPSEEK, GEMMA, KIMI, MISTRAL, Marks};
+use crate::calls_xml::FUNCTION;
 use crate::harmony::{CHANNEL, CONSTRAIN, END, ENDS, MESSAGE, START};
 
 /// How a model writes its calls.
@@ -19,7 +20,27 @@ pub(crate) enum Form {
     Bare,
 }
 
+/// How calls are written that a response can be held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallForm {
+    /// `<tool_call>`, a line with `{"name": ..., "arguments": ...}`, `</tool_call>`.
+    Tagged,
+    /// `{"name": ..., "parameters": ...}` and nothing else.
+    Bare,
+    /// Another form.
+    Other,
+}
+
 impl Form {
+    /// Returns how calls of the form are written. `source`: the template's.
+    pub(crate) fn calls(self, source: &str) -> CallForm {
+        match self {
+            Form::Tagged { has_keys: false } if !source.contains(FUNCTION) => CallForm::Tagged,
+            Form::Bare if source.contains("parameters") => CallForm::Bare,
+            _ => CallForm::Other,
+        }
+    }
+
     /// Returns the form that the source of a template teaches.
     pub(crate) fn of_source(source: &str) -> Form {
         let mentions = |mark| source.contains(mark);

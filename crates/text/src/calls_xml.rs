@@ -15,7 +15,7 @@ use plimsoll_base::{json_marked, marked_digits};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-const FUNCTION: &str = "<function=";
+pub(crate) const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
 const PARAMETER_END: &str = "</parameter>";

@@ -1,7 +1,7 @@
 //! Chat templates: Hugging Face's Jinja in a metered interpreter. A template comes with a model and is not trusted.
 
 use crate::Message;
-use crate::calls_form::Form;
+use crate::calls_form::{CallForm, Form};
 use crate::harmony_turns::{after_turn, arranged, check_role, moment};
 use crate::jinja::{Context, Messages, SOURCE_BYTES_MAX, Template};
 use crate::thinking::ThinkingMarks;
@@ -50,6 +50,11 @@ impl ChatTemplate {
         let thinking = ThinkingMarks::of_source(source).filter(|_| form != Form::Harmony);
         let source = source.to_string();
         Ok(ChatTemplate { template, source, form, thinking, special, arguments: BTreeMap::new() })
+    }
+
+    /// Returns how the model writes calls, if a response can be held to it.
+    pub fn call_form(&self) -> CallForm {
+        self.form.calls(&self.source)
     }
 
     /// Sets default variables for every conversation.

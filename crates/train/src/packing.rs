@@ -9,7 +9,7 @@
 use plimsoll_arch::{Cache, Caches};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{KV_BLOCK, NO_PARENT, NO_STATE, edges};
-use plimsoll_model::{PassIndex, PassLimits, places_for};
+use plimsoll_model::{OwnLogits, PassIndex, PassLimits, places_for};
 
 /// A prompt with one response. Neighbours of the same `group` share the prompt's rows.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +74,7 @@ impl PackLimits {
             head_rows: self.micro_batch_tokens,
             listed: 0,
             taught: 0,
+            own: OwnLogits::NONE,
             segments: self.segments,
             table_entries: blocks + responses * (self.prompt_tokens / KV_BLOCK),
             copies: responses,

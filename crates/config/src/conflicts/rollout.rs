@@ -73,7 +73,17 @@ fn scores_each(reward: &Reward) -> bool {
     reward_specs(&[plain], "").first().is_some_and(RewardSpec::is_per_response)
 }
 
+const SCHEMA: Setting = set!(rollout.schema = "schema.json");
+const TEACHER: Setting = when(
+    "method",
+    "method = \"distill\"",
+    |run| run.method.needs().teacher,
+    &["method=distill", "distill.teacher=t"],
+);
+
 pub(super) const ROWS: &[Conflict] = &[
+    no(SCHEMA, ENVIRONMENT, "whose turns are not held to one", "remove rollout.schema, or [environment]"),
+    no(SCHEMA, TEACHER, "whose distribution is over all tokens", "remove rollout.schema"),
     no(
         when(
             "async.stale_tokens_max",

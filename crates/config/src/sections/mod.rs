@@ -235,6 +235,10 @@ section! {
         stop: Vec<String> = Vec::new(),
         /// Whether the stop string stays in the response.
         keep_stop: bool = false,
+        /// What every response is held to: a file with a JSON schema, the schema itself, or `regex:` and an expression.
+        /// Tokens that it does not let follow have no probability, in the rollout, the update and the reference.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        schema: Option<String> = None,
         /// Sequences in flight.
         sequences_max: Auto<u32> = Auto::Auto => [COUNT, FREELY],
         /// Blocks of the KV cache.

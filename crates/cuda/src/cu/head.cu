@@ -55,6 +55,42 @@ extern "C" __global__ void __launch_bounds__(256) suppress_logits(float* x, u32 
     if (i < rows * count) x[(u64)(i / count) * cols + at + i % count] = to;
 }
 
+/// Adds biases to the logits of some tokens of each row of [rows, cols], tokens from `first` on: ids, values:
+/// [rows, per_row], none twice in a row.
+extern "C" __global__ void __launch_bounds__(256)
+bias_logits(float* x, u32 rows, u32 cols, u32 first, const u32* __restrict__ ids, const float* __restrict__ values,
+            u32 per_row) {
+    begin();
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * per_row) return;
+    u32 column = ids[i] - first; // Below `first` it wraps around, and what a row has less is never in a tile.
+    if (column < cols) {
+        float* at = x + (u64)(i / per_row) * cols + column;
+        *at = *at + values[i];
+    }
+}
+
+/// Gives the logits of the tokens that a row's mask leaves out a value: [rows, cols] of tokens from `first` on.
+extern "C" __global__ void __launch_bounds__(256)
+mask_logits(float* x, u64 n, u32 cols, u32 first, const u32* __restrict__ masks, u32 words, const u32* __restrict__ of_row,
+            float to) {
+    begin();
+    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && is_masked(masks, words, of_row[i / cols], first + (u32)(i % cols))) x[i] = to;
+}
+
+/// Zeroes the gradients of the tokens that a row's mask leaves out; arguments of `mask_logits`.
+#define ZERO_MASKED(T, type)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256)                                                                 \
+    zero_masked_##type(T* x, u64 n, u32 cols, u32 first, const u32* __restrict__ masks, u32 words,                    \
+                       const u32* __restrict__ of_row) {                                                              \
+        begin();                                                                                                      \
+        u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;                                                           \
+        if (i < n && is_masked(masks, words, of_row[i / cols], first + (u32)(i % cols))) x[i] = from_f32<T>(0.0f);    \
+    }
+ZERO_MASKED(float, f32)
+ZERO_MASKED(bf16, bf16)
+
 /// Zeroes columns `at..at + count` of all rows of [rows, cols].
 extern "C" __global__ void __launch_bounds__(256) zero_columns(bf16* x, u32 rows, u32 cols, u32 at, u32 count) {
     begin();

@@ -87,6 +87,32 @@ struct Suppressed {
     }
 };
 
+/// Adds a row's biases to a tile that begins at token `column`, and gives the logits that its mask leaves out a value.
+template <int HALF>
+__device__ __forceinline__ void apply_own(const RowsOwn& own, float (&sums)[128], u32 row, u32 column, u32 vocab, float to) {
+    if (own.per_row > 0) {
+        const u64 end = (u64)(row + 1) * own.per_row;
+        for (u64 at = own.bias_from(row, column); at < end; at++) {
+            const u32 mine = own.ids[at] - column;
+            if (mine >= BLOCK_N || own.ids[at] >= vocab) break;
+            const float value = own.values[at];
+#pragma unroll
+            for (u32 i = 0; i < 64; i++)
+                if (COLUMN_OF(i) == mine) OF_ROW(sums, i) = OF_ROW(sums, i) + value;
+        }
+    }
+    const u32 mask = own.masks != 0 ? own.of_row[row] : NO_MASK;
+    if (mask == NO_MASK) return;
+    const u32* words = own.masks + (u64)mask * own.words;
+#pragma unroll
+    for (u32 w = 0; w < BLOCK_N / 32; w++) {
+        const u32 at = column / 32 + w, bits = at < own.words ? words[at] : 0;
+#pragma unroll
+        for (u32 i = 0; i < 8; i++)
+            if (!(bits >> (i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2) & 1)) OF_ROW(sums, w * 8 + i) = to;
+    }
+}
+
 /// The work of a block of the kernel.
 struct Work {
     u32 rows, cols, steps; // of K
@@ -270,9 +296,13 @@ struct Parts {
     const u32 *targets, *keys;
     u64 seed;
     PartStats* stats; // [rows, parts]
+    RowsOwn own;
 
-    template <int HALF, Pick PICK> __device__ __forceinline__ void row(float (&sums)[128], u32 row, u32 tile) const {
+    /// `OWN`: rows may have masks and biases; the sums of a row without are what they are without `OWN`.
+    template <int HALF, Pick PICK, bool OWN>
+    __device__ __forceinline__ void row(float (&sums)[128], u32 row, u32 tile) const {
         suppressed.apply<HALF>(sums, tile * BLOCK_N, NO_MASS / inv_t);
+        if (OWN && row < rows) apply_own<HALF>(own, sums, row, tile * BLOCK_N, vocab, NO_MASS / inv_t);
         const u32 first = tile * BLOCK_N, target = PICK == TARGET && row < rows ? targets[row] - first : BLOCK_N;
         auto uniform = [&] {
             const uint4 numbers = row < rows ? row_numbers(keys, row, seed) : make_uint4(0, 0, 0, 0);
@@ -287,6 +317,7 @@ struct Parts {
 
 /// stats: [rows, parts] of the logits x w^T of a vocabulary, in parts of 256 columns. `x_map`: [rows, K], `w_map`:
 /// [V, K], boxes of 64 x 128, or fewer rows, and 64 x 256. Blocks take tiles in turn, as many as the card runs at once.
+/// The kernels named `_own` take masks and biases of single rows.
 #define HEAD_PARTS(NAME, PICK)                                                                                           \
     extern "C" __global__ void __launch_bounds__(384, 1)                                                                 \
         head_parts_of_##NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,           \
@@ -295,10 +326,24 @@ struct Parts {
         begin();                                                                                                         \
         ON_HOPPER(const Work work = {num_rows, vocab, steps}; const Parts parts = {                                      \
                       num_rows, vocab, (vocab + BLOCK_N - 1) / BLOCK_N, inv_t, {suppressed, suppressed_end},             \
-                      targets, keys, seed, stats};                                                                       \
+                      targets, keys, seed, stats, {}};                                                                   \
                   run(work, &x_map, &w_map, 0, [&](float(&sums)[128], u32 row, u32 tile) {                               \
-                      parts.row<0, PICK>(sums, row, tile);                                                               \
-                      parts.row<1, PICK>(sums, row + 8, tile);                                                           \
+                      parts.row<0, PICK, false>(sums, row, tile);                                                        \
+                      parts.row<1, PICK, false>(sums, row + 8, tile);                                                    \
+                  });)                                                                                                   \
+    }                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(384, 1)                                                                 \
+        head_parts_of_##NAME##_own(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,     \
+                                   u32 num_rows, u32 vocab, u32 steps, float inv_t, u32 suppressed, u32 suppressed_end,  \
+                                   const u32* targets, const u32* keys, u64 seed, PartStats* stats, const u32* masks,    \
+                                   u32 words, const u32* of_row, const u32* ids, const float* values, u32 per_row) {     \
+        begin();                                                                                                         \
+        ON_HOPPER(const Work work = {num_rows, vocab, steps}; const Parts parts = {                                      \
+                      num_rows, vocab, (vocab + BLOCK_N - 1) / BLOCK_N, inv_t, {suppressed, suppressed_end},             \
+                      targets, keys, seed, stats, {masks, words, of_row, ids, values, per_row}};                         \
+                  run(work, &x_map, &w_map, 0, [&](float(&sums)[128], u32 row, u32 tile) {                               \
+                      parts.row<0, PICK, true>(sums, row, tile);                                                         \
+                      parts.row<1, PICK, true>(sums, row + 8, tile);                                                     \
                   });)                                                                                                   \
     }
 HEAD_PARTS(targets, TARGET)

@@ -91,7 +91,7 @@ top_of_tile(const float* __restrict__ tile, u32 cols, u32 first, float inv_t, u3
 template <class T>
 __device__ __forceinline__ void logprobs_of(const T* __restrict__ x, const T* __restrict__ w, u32 h, u32 vocab, float inv_t,
                                             float cap, u32 suppressed, u32 count, u32 k, const float* __restrict__ lse, const u32* __restrict__ ids,
-                                            float* logprobs) {
+                                            float* logprobs, const RowsOwn& own) {
     u32 row = blockIdx.y, j = blockIdx.x * LISTED_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (j >= k) return;
     u64 at = (u64)row * k + j;
@@ -106,7 +106,10 @@ __device__ __forceinline__ void logprobs_of(const T* __restrict__ x, const T* __
     for (u32 i = lane; i < h; i += WARP) sum = fma(to_f32(a[i]), to_f32(b[i]), sum);
     sum = warp_sum(sum);
     if (lane == 0) {
-        float logit = id - suppressed < count ? NO_MASS : (cap > 0.0f ? capped(sum, cap) : sum) * inv_t;
+        float bent = cap > 0.0f ? capped(sum, cap) : sum;
+        if (own.per_row > 0) bent = bent + own.bias(row, id);
+        bool none = id - suppressed < count || (own.masks != 0 && is_masked(own.masks, own.words, own.of_row[row], id));
+        float logit = none ? NO_MASS : bent * inv_t;
         logprobs[at] = (float)((double)logit - (double)lse[row]);
     }
 }
@@ -133,9 +136,12 @@ __device__ __forceinline__ void put_listed(GradientRows rows, const u32* __restr
 #define LISTED(T, type)                                                                                               \
     extern "C" __global__ void __launch_bounds__(LISTED_WARPS * WARP)                                                 \
     logprobs_of_##type(const T* __restrict__ x, const T* __restrict__ w, u32 h, u32 vocab, float inv_t, float cap,    \
-                       u32 suppressed, u32 count, u32 k, const float* __restrict__ lse, const u32* __restrict__ ids, float* logprobs) {          \
+                       u32 suppressed, u32 count, u32 k, const float* __restrict__ lse, const u32* __restrict__ ids,     \
+                       float* logprobs, const u32* masks, u32 words, const u32* of_row, const u32* bias_ids,          \
+                       const float* biases, u32 per_row) {                                                            \
         begin();                                                                                                      \
-        logprobs_of(x, w, h, vocab, inv_t, cap, suppressed, count, k, lse, ids, logprobs);                                               \
+        const RowsOwn own = {masks, words, of_row, bias_ids, biases, per_row};                                        \
+        logprobs_of(x, w, h, vocab, inv_t, cap, suppressed, count, k, lse, ids, logprobs, own);                       \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
     put_listed_##type(const u32* __restrict__ targets, const float* __restrict__ lse,                                 \

@@ -26,6 +26,42 @@ __device__ __forceinline__ double warp_sum_f64(double x) {
     return x;
 }
 
+/// The mask of a row that has none.
+#define NO_MASK 0xffffffffu
+
+/// True if a row's mask leaves a token out. masks: [D, words].
+__device__ __forceinline__ bool is_masked(const u32* masks, u32 words, u32 mask, u32 token) {
+    return mask != NO_MASK && !(masks[(u64)mask * words + token / 32] >> token % 32 & 1);
+}
+
+/// What single rows have of their own: masks [D, words], each row's mask [rows]; tokens, ascending, and what is added to
+/// their logits before the factor [rows, per_row]. `masks` is 0 without masks, `per_row` without biases.
+struct RowsOwn {
+    const u32* masks;
+    u32 words;
+    const u32 *of_row, *ids;
+    const float* values;
+    u32 per_row;
+
+    /// The first of a row's biases whose token is `token` or above, counted over all rows.
+    __device__ __forceinline__ u64 bias_from(u32 row, u32 token) const {
+        const u32* mine = ids + (u64)row * per_row;
+        u32 low = 0, high = per_row;
+        while (low < high) {
+            u32 middle = (low + high) / 2;
+            if (mine[middle] < token) low = middle + 1;
+            else high = middle;
+        }
+        return (u64)row * per_row + low;
+    }
+
+    /// What is added to the logit of a token.
+    __device__ __forceinline__ float bias(u32 row, u32 token) const {
+        u64 at = bias_from(row, token);
+        return at < (u64)(row + 1) * per_row && ids[at] == token ? values[at] : 0.0f;
+    }
+};
+
 /// Statistics of a part of a row. Logits are scaled.
 struct PartStats {
     float max;

@@ -4,13 +4,15 @@
 pub mod draws;
 pub mod listed;
 pub mod noise;
+pub mod own;
 pub mod whole;
 
 use super::{Machine, Open, Rig, Sized, bend, bits, check_close, f64s, normal};
 use plimsoll_arch::TokenRun;
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::{
-    DivergenceBackward, HeadBackward, HeadOut, ListedBackward, Logits, Matrix, NO_MASS, Sample, Sampling,
+    DivergenceBackward, HeadBackward, HeadOut, ListedBackward, Logits, Matrix, NO_MASS, RowBiases, RowMasks,
+    Sample, Sampling,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +105,7 @@ impl Case {
             ("dlisted", F32, rows),
             ("grad", F32, matrix),
         ];
+        all.extend(self.own_buffers());
         all.extend(self.whole_buffers::<D>(threads));
         all
     }
@@ -124,7 +127,7 @@ impl Inputs {
         rig.set_matrix("w", vocab, k, e, &self.w);
         rig.set_u32("targets", &self.targets);
         rig.set_u32("keys", &(0..3 * rows as u32).collect::<Vec<_>>());
-        Head { rig, case: self.case }
+        Head { rig, case: self.case, biases: None, masks: None }
     }
 
     /// The head on each of a device's rigs.
@@ -215,6 +218,9 @@ fn softmax(logits: &[f64]) -> (Vec<f64>, f64, f64) {
 pub struct Head<D> {
     pub rig: Rig<D>,
     case: Case,
+    /// What single rows have of their own.
+    biases: Option<RowBiases<'static>>,
+    masks: Option<RowMasks<'static>>,
 }
 
 impl<D: Machine> Head<D> {
@@ -231,15 +237,27 @@ impl<D: Machine> Head<D> {
         ["logprobs", "lse", "entropy"].map(|name| bits(&self.rig.get(name)[..rows]))
     }
 
-    fn bent(&self, factor: f32) -> Logits {
-        Logits { factor, cap: self.case.cap, suppressed: self.case.suppressed }
+    fn bent(&self, factor: f32) -> Logits<'static> {
+        let Case { cap, suppressed, .. } = self.case;
+        Logits { factor, cap, suppressed, biases: self.biases, masks: self.masks }
+    }
+
+    /// Returns the `bent` of some of the rows.
+    fn bent_rows(&self, factor: f32, first: usize, rows: usize) -> Logits<'static> {
+        let masks = self.masks.map(|of| of.of_rows(first, rows));
+        Logits {
+            masks,
+            biases: self.biases.map(|of| of.of_rows(self.case.rows, first, rows)),
+            ..self.bent(factor)
+        }
     }
 
     /// Returns the bits of log-probabilities, log-sum-exps and entropies of rows `first..first + rows`.
     pub fn forward(&self, first: usize, rows: usize, inv_t: f32) -> [Vec<u32>; 3] {
         let (rig, k) = (&self.rig, self.case.k);
         let (x, targets) = (rig.buf("x").slice(first * k, rows * k), rig.buf("targets").slice(first, rows));
-        rig.dev.head(x, self.matrix("w"), targets, self.bent(inv_t), rig.buf("tile"), self.out(rows));
+        let logits = self.bent_rows(inv_t, first, rows);
+        rig.dev.head(x, self.matrix("w"), targets, logits, rig.buf("tile"), self.out(rows));
         self.results(rows)
     }
 
@@ -249,7 +267,8 @@ impl<D: Machine> Head<D> {
         let (x, keys) = (rig.buf("x").slice(first * k, rows * k), rig.buf("keys").slice(first * 3, rows * 3));
         let tokens = rig.buf("tokens").slice(0, rows);
         let (w, tile, out) = (self.matrix("w"), rig.buf("tile"), self.out(rows));
-        rig.dev.sample(Sample { x, w, keys, how, logits: self.bent(1.0), tile, tokens, out });
+        let logits = self.bent_rows(1.0, first, rows);
+        rig.dev.sample(Sample { x, w, keys, how, logits, tile, tokens, out });
         (rig.get_u32("tokens")[..rows].to_vec(), self.results(rows))
     }
 

@@ -23,7 +23,7 @@ pub mod slots;
 
 pub use attention::checks as attends;
 pub use experts_bias as biases;
-pub use head::{draws, listed, noise, whole};
+pub use head::{draws, listed, noise, own, whole};
 pub use rig::*;
 
 /// A device's rigs over some buffers: one for each way to run it, none where the machine lacks it.
@@ -62,6 +62,8 @@ macro_rules! cases {
             muon: momentum_is_mixed_twice_with_nesterov, a_step_keeps_the_f32_copy_and_rounds_it_once,
                 parts_of_matrices_are_taken_turned_and_put_back;
             noise: what_is_recorded_is_of_the_rows_with_their_noise, rows_without_noise_draw_as_before;
+            own: rows_with_masks_and_biases_agree_with_f64_and_others_keep_their_bits,
+                masked_tokens_have_no_gradient;
             rotation: rope_is_close_and_rows_are_their_own, copies_of_cache_blocks_take_the_first_slots,
                 rope_backward_is_close_and_repeats, gradients_of_bf16_without_norms_are_rounded_once;
             rows: rms_norm_is_close_and_rows_are_their_own, perturbed_norms_have_other_bits_somewhere,

@@ -1,6 +1,7 @@
 //! Handles to parts of a pass: one layer, the head, the backward pass.
 
 use super::taught::WholeBufs;
+use crate::own_logits::OwnBufs;
 use crate::parts::inputs::regions::InputBufs;
 use crate::parts::regions::{FfnBufs, MixerBufs};
 use plimsoll_arch::SiteMap;
@@ -9,9 +10,10 @@ use plimsoll_memory::Buf;
 
 /// Outputs of a pass's head.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // One a pass, on the stack.
 pub(crate) enum HeadBufs<'p> {
     /// Log-probabilities over the vocabulary, computed tile by tile.
-    Vocabulary { out: HeadOut<'p>, tile: Buf<'p>, listed: Option<ListedTokens<'p>> },
+    Vocabulary { out: HeadOut<'p>, tile: Buf<'p>, listed: Option<ListedTokens<'p>>, own: OwnBufs<'p> },
     /// [R] f32: a critic's values, or a reward model's scores.
     Values(Buf<'p>),
 }

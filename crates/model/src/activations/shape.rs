@@ -1,6 +1,7 @@
 //! What the regions of a pass depend on: its limits, how long each intermediate is kept, and its size in each layer.
 
 use super::mode::{Mode, Recompute};
+use crate::own_logits::OwnLogits;
 use plimsoll_arch::{Cache, Caches, ModelSpec};
 use plimsoll_base::{DType, PhaseSet, Result};
 use plimsoll_device::Layouts;
@@ -17,6 +18,8 @@ pub struct PassLimits {
     pub listed: usize,
     /// t: elements of a row that a teacher's head reads: a teacher keeps its head rows, an update reads them. Else 0.
     pub taught: usize,
+    /// What single head rows may have of their own.
+    pub own: OwnLogits,
     /// S: segments.
     pub segments: usize,
     /// Entries of all block tables.

@@ -11,7 +11,7 @@ use plimsoll_memory::{Buf, Turn};
 pub struct TeacherHead<'x> {
     /// [V, t].
     pub(crate) w: Matrix<'x>,
-    pub(crate) logits: Logits,
+    pub(crate) logits: Logits<'static>,
     pub(crate) how: Measure,
 }
 

@@ -15,6 +15,7 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: ROWS,
     listed: 0,
     taught: 0,
+    own: plimsoll_model::OwnLogits::NONE,
     segments: 3,
     table_entries: 5,
     copies: 0,

@@ -19,6 +19,7 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: 320,
     listed: 0,
     taught: 0,
+    own: plimsoll_model::OwnLogits::NONE,
     segments: 3,
     table_entries: 24,
     copies: 0,

@@ -26,6 +26,7 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: 160,
     listed: 0,
     taught: 0,
+    own: plimsoll_model::OwnLogits::NONE,
     segments: 3,
     table_entries: 16,
     copies: 0,

@@ -17,6 +17,7 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: ROWS,
     listed: 0,
     taught: 0,
+    own: plimsoll_model::OwnLogits::NONE,
     segments: 3,
     table_entries: 8,
     copies: 0,

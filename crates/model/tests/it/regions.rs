@@ -23,6 +23,7 @@ fn limits(window_blocks: usize) -> PassLimits {
         head_rows: 16,
         listed: 0,
         taught: 0,
+        own: plimsoll_model::OwnLogits::NONE,
         segments,
         table_entries: 8,
         copies: 2,

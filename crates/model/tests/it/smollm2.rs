@@ -23,6 +23,7 @@ const LIMITS: PassLimits = PassLimits {
     head_rows: 112,
     listed: 0,
     taught: 0,
+    own: plimsoll_model::OwnLogits::NONE,
     segments: 1,
     table_entries: 7,
     copies: 0,

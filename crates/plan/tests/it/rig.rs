@@ -99,6 +99,7 @@ fn facts(run: &RunSpec) -> Facts {
             data: Bytes::mib(1),
             staging: Bytes::mib(64),
             clients: Bytes(0),
+            schema: Bytes(0),
             rows_kept: rows_kept(run),
             disk: disk_facts(run),
         },

@@ -67,6 +67,10 @@ pub struct Args {
     /// http.
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     image_hosts: Vec<String>,
+    /// Forms that responses may be held to at one time (JSON schemas, regular expressions, choices, grammars, forced
+    /// calls), each with 48 MiB in the plan; 0 takes none.
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    grammars: u32,
     /// Tokens that the plan has for a prompt, besides those of the response.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     prompt_tokens: Option<u32>,
@@ -112,6 +116,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         is_length_open,
         queue: args.queue as usize,
         images: args.images as usize,
+        grammars: args.grammars as usize,
         image_hosts,
         grace: Duration::from_secs(u64::from(args.grace)),
         guard: Guard { token, hosts: args.hosts.clone() },

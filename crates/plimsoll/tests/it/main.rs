@@ -48,6 +48,7 @@ mod gguf_frozen;
 mod glm;
 mod gpt_oss;
 mod grade;
+mod held;
 mod hostile;
 mod hosts;
 mod hub_data;

@@ -458,6 +458,7 @@ mod tests {
             teacher_prompt: None,
             teacher_text: None,
             album: None,
+            form: None,
         };
         let row = Item { messages: Some(Arc::default()), ..Item::default() };
         let (columns, messages) = (row.columns.clone(), row.messages.clone().unwrap());

@@ -17,6 +17,7 @@ use plimsoll_config::{ColumnSearch, DataSets, Environment, LearnsFrom, ModelOpti
 use plimsoll_devices::Card;
 use plimsoll_files::OpenModel;
 use plimsoll_infer::facts::verb_facts;
+use plimsoll_infer::form::form_bytes;
 use plimsoll_infer::models::{encodings_of, reward_adapters};
 use plimsoll_infer::sets::{EvalSet, ReadItems, test_items};
 use plimsoll_infer::teacher_prompt::TeacherPrompt;
@@ -398,7 +399,7 @@ fn longest_answer(sets: &[EvalSet]) -> usize {
 /// Errors: as `text_model`, `TextModel::with_teacher`.
 fn text_of(run: &RunSpec, model: &OpenModel, others: &PerRole<OpenModel>) -> Result<TextModel> {
     let teacher_prompt = run.distill().and_then(|distill| distill.prompt.clone()).map(TeacherPrompt);
-    let text = TextModel { teacher_prompt, ..text_model(model, &run.data)? };
+    let text = TextModel { teacher_prompt, ..text_model(model, &run.data)?.held(&run.rollout, model)? };
     match others.get(RoleName::TEACHER).filter(|_| run.aligns_text()) {
         Some(teacher) => text.with_teacher(&run.data, model, teacher),
         None => Ok(text),
@@ -530,6 +531,7 @@ fn host_facts(
         tokenizer: aligned.map_or(Bytes(0), tokenizer_bytes) + tokenizer_bytes(model),
         data: Bytes(rows + reading + sent) + columns_sent(run, Bytes(longest), count),
         clients: clients_of(run, model, prompt_tokens),
+        schema: form_bytes(&run.rollout, model),
         staging: others
             .values()
             .map(|other| staging_bytes(run.memory.staging, other))
@@ -560,5 +562,5 @@ fn clients_of(run: &RunSpec, model: &OpenModel, prompt_tokens: usize) -> Bytes {
         return Bytes(0);
     }
     let at_once = run.prompts_under_way() as usize * run.rollout.group_size as usize;
-    plimsoll_serve::host_bytes([at_once; 2], [prompt_tokens, run.response_tokens_max()], &model.spec, None)
+    plimsoll_serve::host_bytes([at_once; 2], [prompt_tokens, run.response_tokens_max()], &model.spec, None, 0)
 }

@@ -11,7 +11,7 @@ use plimsoll_files::Head;
 use plimsoll_memory::{Buf, InPhase};
 use plimsoll_model::{Activations, ExpertLoad, ExpertUse, Pass, PassIndex, layers};
 use plimsoll_plan::UpdateShape;
-use plimsoll_train::{Packer, Units};
+use plimsoll_train::{HeadRow, Packer, Sequence, Units};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ impl<'a> Role<'a> {
     where
         'a: 'p,
     {
-        let GradientPasses { dev, group, packer, images, teacher } = with;
+        let GradientPasses { dev, group, packer, images, teacher, form } = with;
         let UpdateShape { pass, cut, .. } = self.update_shape();
         let units = Units { packing: pass.packing, hidden: u64::from(self.shape.spec.hidden) };
         packer.cut(cut, units, of.sequences, of.which.clone())?;
@@ -42,6 +42,7 @@ impl<'a> Role<'a> {
             dev,
             group,
             role: self,
+            form,
             layers,
             teacher,
             seen: images.map(|images| images.seen(phase, pass.mode)),
@@ -136,8 +137,9 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
                 indices.map(|index| packer.sequences(which.start, index)).collect();
             let (mut own, mut of_own) = (None, Ok(()));
             if let Some(batch) = batches.get(rank) {
-                let index = packer.micro_batch(packing, sequences, batch.start, first + rank)?.index;
-                own = Some((batch.clone(), self.forward(index, buffers, batch, adding)?));
+                let packed = packer.micro_batch(packing, sequences, batch.start, first + rank)?;
+                let of = (packed.head, sequences);
+                own = Some((batch.clone(), self.forward(packed.index, of, buffers, batch, adding)?));
                 // Its error comes when it is this micro-batch's turn, on all ranks the same.
                 of_own = role.loss(buffers, batch, loss);
             } else {
@@ -171,6 +173,7 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
     fn forward(
         &self,
         index: &mut PassIndex,
+        (heads, sequences): (&[HeadRow], &[Sequence<'_>]),
         buffers: &mut TokenArrays,
         of: &Range<usize>,
         adding: &Adding<'_, 'x, '_, 'p>,
@@ -182,6 +185,13 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
         };
         let pass = pass.with_balance(self.balance).with_teacher(self.teacher);
         layers(dev, &**from, &pass);
+        let pass = match self.form.filter(|_| role.shape.head == Head::Vocabulary) {
+            Some(form) => {
+                form.put(dev, &pass, heads, sequences)?;
+                pass.with_masks()
+            }
+            None => pass,
+        };
         let head = role.head(dev, from.decoder(), &pass, self.inv_temperature);
         // The card is busy while the ranks meet.
         adding.settle()?;

@@ -12,6 +12,7 @@ use plimsoll_base::{Error, Result};
 use plimsoll_device::{Aside, Device};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_infer::bound::{BoundModel, HeadRows};
+use plimsoll_infer::form::TextForm;
 use plimsoll_infer::image_table::ImageTable;
 use plimsoll_infer::phases::enter;
 use plimsoll_infer::weights::{Loading, load_part, shard_region};
@@ -87,6 +88,8 @@ pub struct Passes<'x, 'a> {
     pub positions: usize,
     /// The other role whose head an update compares its rows with; none if that is the role itself.
     pub teacher: Option<&'x Role<'a>>,
+    /// What responses were held to.
+    pub form: Option<&'x TextForm>,
 }
 
 /// The device, ranks and packer of an update's passes, whose phase has begun.
@@ -98,6 +101,7 @@ pub(super) struct GradientPasses<'x, 'a> {
     pub images: Option<&'x ImageTable<'a>>,
     /// The other role whose head the update compares its rows with.
     pub teacher: Option<&'x Role<'a>>,
+    pub form: Option<&'x TextForm>,
 }
 
 /// Holds the images of an update's sequences, and begins its phase.
@@ -193,13 +197,20 @@ impl<'a> Role<'a> {
         inv_temperature: f32,
         each: &mut dyn FnMut(Range<usize>, Scores<'_>),
     ) -> Result<Vec<Range<usize>>> {
-        let Passes { dev, overlay, packer, images, group, .. } = with;
+        let Passes { dev, overlay, packer, images, group, form, .. } = with;
         let parts = scored_by(group, sequences);
         let own = parts[group.rank()].clone();
         let each = &mut |which: Range<usize>, rows: HeadRows<'_>| {
             each(own.start + which.start..own.start + which.end, Scores { dev, rows });
         };
-        self.model.score(dev, overlay, (packer, images), &sequences[own.clone()], inv_temperature, each)?;
+        self.model.score(
+            dev,
+            overlay,
+            (packer, images, form),
+            &sequences[own.clone()],
+            inv_temperature,
+            each,
+        )?;
         Ok(parts)
     }
 
@@ -213,13 +224,13 @@ impl<'a> Role<'a> {
         of: LossOf<'_, '_>,
         how: UpdateOptions,
     ) -> Result<UpdateStats> {
-        let Passes { dev, group, overlay, packer, mut images, tower, teacher, .. } = with;
+        let Passes { dev, group, overlay, packer, mut images, tower, teacher, form, .. } = with;
         let phase = enter_update(dev, overlay, images.as_deref_mut(), self, &of)?;
         let learns = tower.is_some() || self.adapts_tower();
         if let Some(images) = images.as_ref().filter(|_| learns) {
             images.begin_gradients(dev, &phase);
         }
-        let with = GradientPasses { dev, group, packer, images: images.as_deref(), teacher };
+        let with = GradientPasses { dev, group, packer, images: images.as_deref(), teacher, form };
         let (sum, stats) = self.gradients(with, &phase, buffers, of)?;
         if let Some(images) = images.as_deref_mut() {
             self.add_tower(dev, &phase, images, sum)?;

@@ -9,6 +9,7 @@ use plimsoll_base::Result;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_infer::bound::Sources;
+use plimsoll_infer::form::TextForm;
 use plimsoll_infer::image_table::ImageTable;
 use plimsoll_infer::sampler::Sampler;
 use plimsoll_infer::sight::TowerOf;
@@ -20,6 +21,7 @@ use plimsoll_rollout::{Lengths, Live, Request, RolloutStats, SoFar, StopConditio
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A sampler with the roles of a run, and everything else that a step needs.
 pub struct Trainer<'a> {
@@ -40,6 +42,8 @@ pub struct Trainer<'a> {
     pub apart: Option<ApartRanks<'a>>,
     /// Response lengths on all ranks, from which prompts are dealt to ranks.
     pub(crate) lengths: Lengths,
+    /// What responses are held to.
+    pub form: Option<Arc<TextForm>>,
 }
 
 impl<'a> Trainer<'a> {
@@ -92,6 +96,7 @@ impl<'a> Trainer<'a> {
             group: Group::alone(),
             apart: None,
             lengths: Lengths::default(),
+            form: None,
         })
     }
 
@@ -353,9 +358,9 @@ impl<'a> Trainer<'a> {
     ) -> Result<UpdateStats> {
         let (role, with, buffers) = self.parts_of(role);
         let of = LossOf { sequences, which, inv_temperature, loss };
-        let Passes { dev, group, overlay, packer, mut images, teacher, .. } = with;
+        let Passes { dev, group, overlay, packer, mut images, teacher, form, .. } = with;
         let phase = enter_update(dev, overlay, images.as_deref_mut(), role, &of)?;
-        let with = GradientPasses { dev, group, packer, images: images.as_deref(), teacher };
+        let with = GradientPasses { dev, group, packer, images: images.as_deref(), teacher, form };
         role.gradients(with, &phase, buffers, of).map(|(_, stats)| stats)
     }
 
@@ -366,7 +371,16 @@ impl<'a> Trainer<'a> {
 
     fn parts(&mut self, index: usize) -> (&mut Role<'a>, Passes<'_, 'a>, &mut TokenArrays) {
         let Trainer {
-            sampler, roles, packer, tower, reference_images, teacher_images, arrays, group, ..
+            sampler,
+            roles,
+            packer,
+            tower,
+            reference_images,
+            teacher_images,
+            arrays,
+            group,
+            form,
+            ..
         } = self;
         let Sampler { dev, shape, overlay, images, .. } = sampler;
         let packer = packer.as_mut().expect("what has passes over whole sequences packs");
@@ -381,7 +395,8 @@ impl<'a> Trainer<'a> {
             _ => images.as_mut(),
         };
         let tower = tower.as_mut().filter(|_| index == 0);
-        (role, Passes { dev: *dev, group, overlay, packer, images, tower, positions, teacher }, arrays)
+        let form = form.as_deref();
+        (role, Passes { dev: *dev, group, overlay, packer, images, tower, positions, teacher, form }, arrays)
     }
 }
 

@@ -5,6 +5,7 @@ use super::role::Role;
 use crate::arrays::TokenArrays;
 use plimsoll_device::Device;
 use plimsoll_files::Head;
+use plimsoll_infer::form::TextForm;
 use plimsoll_model::tower::VectorTable;
 use plimsoll_model::{Activations, Derivatives, Layers, SeenImages, TeacherHead};
 use plimsoll_ranks::Group;
@@ -33,6 +34,8 @@ pub(super) struct Update<'x, 'a, 'p> {
     pub(super) sequence_rows: u64,
     /// The head that rows are compared with over the whole vocabulary, if the student learns so.
     pub(super) teacher: Option<TeacherHead<'x>>,
+    /// What responses were held to.
+    pub(super) form: Option<&'x TextForm>,
 }
 
 impl Update<'_, '_, '_> {

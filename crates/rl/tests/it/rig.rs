@@ -83,6 +83,7 @@ pub fn case(method: &str, sets: &[&str]) -> Case {
         teacher_prompt: None,
         teacher_text: None,
         album: None,
+        form: None,
     };
     let limits = parse_limits("host=64GiB,disk=1TiB").expect("limits");
     let report = plan_with(&run, &facts(&run, &model), &limits).expect("sizes of machines");
@@ -113,6 +114,7 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
             data: Bytes::mib(1),
             staging: Bytes::mib(4),
             clients: Bytes(0),
+            schema: Bytes(0),
             rows_kept: rows_kept(run),
             disk: disk_facts(run),
         },

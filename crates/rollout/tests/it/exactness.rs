@@ -112,6 +112,7 @@ impl Ask {
             new_tokens: self.new_tokens,
             ahead: false,
             listed: 0,
+            own: plimsoll_model::OwnLogits::NONE,
             caches: Caches::paged(blocks),
         };
         let with = |cache, units| EngineLimits { caches: limits.caches.and(cache, units), ..limits };

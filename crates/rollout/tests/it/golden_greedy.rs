@@ -16,6 +16,7 @@ const UPDATE: PassLimits = PassLimits {
     head_rows: 16,
     listed: 0,
     taught: 0,
+    own: plimsoll_model::OwnLogits::NONE,
     segments: 2,
     table_entries: 4,
     copies: 1,
@@ -48,6 +49,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     new_tokens: NEW_TOKENS,
                     ahead,
                     listed: 0,
+                    own: plimsoll_model::OwnLogits::NONE,
                     caches: caches(3 * (longest + NEW_TOKENS).div_ceil(16)),
                 };
                 let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
@@ -89,6 +91,7 @@ fn recorded_log_probs_are_those_of_transformers() {
                 new_tokens: 1,
                 ahead: false,
                 listed: 0,
+                own: plimsoll_model::OwnLogits::NONE,
                 caches: Caches::paged(4 * (ids.len() + 1).div_ceil(16) + 4).and(Cache::State, 4),
             };
             let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);

@@ -159,6 +159,7 @@ fn engine(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         new_tokens: NEW_TOKENS,
         ahead: false,
         listed: 0,
+        own: plimsoll_model::OwnLogits::NONE,
         caches: Caches::paged(blocks),
     }
 }

@@ -50,6 +50,12 @@ impl Listener for Ears {
         false
     }
 
+    fn mask(&mut self, _slot: usize, words: &mut [u32]) -> Result<()> {
+        let word = |at: usize| (0..32).filter(|bit| (at * 32 + bit) % 3 == 1).map(|bit| 1 << bit).sum();
+        (0..).zip(words).for_each(|(at, to)| *to = word(at));
+        Ok(())
+    }
+
     fn ended(&mut self, _slot: usize, how: Result<Finish>) {
         how.expect("finite logits");
     }
@@ -64,6 +70,8 @@ fn ask(prompt: &[u32], sampling: Sampling, scores_prompt: bool) -> Ask<'_> {
         max_new_tokens: NEW_TOKENS / 2,
         sampling,
         ends: &[],
+        masked: false,
+        biases: &[],
         prefix: PrefixScope::default(),
         scores_prompt,
         named: None,
@@ -172,5 +180,29 @@ fn named_tokens_have_the_numbers_of_lists() {
             assert!(named.len() == per_row && !pairs.any(differ), "{named:?} {list:?}");
         }
         assert_eq!(heard.named.len(), lists.len());
+    }
+}
+
+#[test]
+fn lists_are_of_what_a_mask_and_biases_leave_and_prompts_have_neither() {
+    let mut numbers = Numbers::new(8);
+    let [one, two] = [37, 20].map(|length| numbers.tokens(length, VOCAB));
+    let heard_of = |rows: usize, own: bool| {
+        let mut world = world_that_lists(LISTED, DType::Bf16, [SLOTS, rows, 100], 2);
+        world.live(OnFull::WorstCase, |mut live| {
+            let biases: &[(u32, f32)] = if own { &[(4, 30.0)] } else { &[] };
+            let other = Ask { masked: own, biases, ..ask(&two, sampling(1.0, 2), true) };
+            heard(&mut live, &[ask(&one, sampling(1.0, 1), true), other])
+        })
+    };
+    let free = heard_of(512, false);
+    for rows in [512, 7] {
+        let heard = heard_of(rows, true);
+        assert_eq!((&heard[0].scored, &heard[0].drawn), (&free[0].scored, &free[0].drawn));
+        assert_eq!(heard[1].scored, free[1].scored);
+        for row in &heard[1].drawn {
+            check_list(row);
+            assert!(row.2[0].0 == 4 && row.2.iter().all(|(id, _)| id % 3 == 1), "{row:?}");
+        }
     }
 }

@@ -7,7 +7,9 @@ use plimsoll_arch::{Cache, Caches, ModelSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::Sampling;
 use plimsoll_model::PassLimits;
-use plimsoll_rollout::{Ask, EngineLimits, Finish, Listener, Live, OnFull, PrefixScope, Request};
+use plimsoll_rollout::{
+    Ask, Engine, EngineLimits, Finish, Listener, Live, OnFull, PrefixScope, Request, Samples, StopCondition,
+};
 use plimsoll_train::PackLimits;
 
 const NEW_TOKENS: usize = 20;
@@ -24,6 +26,10 @@ pub struct Client {
     pub ends: Vec<u32>,
     /// Its slot, or none.
     pub adapter: Option<u32>,
+    /// True if only tokens of a class may follow, another one each time.
+    pub masked: bool,
+    pub class: usize,
+    pub biases: Vec<(u32, f32)>,
     arrives: usize,
     pub hangs_up: Option<usize>,
 }
@@ -36,9 +42,17 @@ struct Ears {
     /// By slot: the client, the response, and what was drawn.
     open: Vec<Option<(usize, usize, Drawn)>>,
     done: Vec<(usize, usize, Drawn)>,
+    /// Of each client.
+    classes: Vec<usize>,
 }
 
 impl Listener for Ears {
+    fn mask(&mut self, slot: usize, words: &mut [u32]) -> Result<()> {
+        let (client, _, (ids, ..)) = self.open[slot].as_ref().expect("only open slots draw");
+        put(self.classes[*client], ids.len(), words);
+        Ok(())
+    }
+
     fn drawn(&mut self, slot: usize, token: u32, logprob: f32) -> bool {
         let (.., (ids, logprobs, _)) = self.open[slot].as_mut().expect("only open slots draw");
         ids.push(token);
@@ -49,6 +63,14 @@ impl Listener for Ears {
     fn ended(&mut self, slot: usize, how: Result<Finish>) {
         let (client, index, (ids, logprobs, _)) = self.open[slot].take().expect("a slot ends once");
         self.done.push((client, index, (ids, logprobs, Some(how.expect("finite logits")))));
+    }
+}
+
+/// Writes which tokens may be at a position of the response to a client with masks: those of a class.
+fn put(class: usize, position: usize, words: &mut [u32]) {
+    words.fill(0);
+    for token in (0..words.len() * 32).filter(|token| (token + class + position).is_multiple_of(3)) {
+        words[token / 32] |= 1 << (token % 32);
     }
 }
 
@@ -72,6 +94,9 @@ pub fn clients() -> Vec<Client> {
                 sampling: ways[i % ways.len()],
                 ends: if i % 3 == 0 { vec![] } else { vec![1, 4] },
                 adapter: None,
+                masked: i % 4 == 2,
+                class: i,
+                biases: if i % 5 == 1 { vec![(3, 2.5), (9, -100.0), (200, 1.0)] } else { vec![] },
                 arrives: i * 3 / 2,
                 hangs_up: (i % 5 == 3).then_some(2),
             }
@@ -93,6 +118,7 @@ pub fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         new_tokens: NEW_TOKENS,
         ahead: false,
         listed: 0,
+        own: plimsoll_model::OwnLogits { masks: true, biases: 3 },
         caches: Caches::paged(blocks),
     }
 }
@@ -109,10 +135,37 @@ fn world_of(spec: Option<ModelSpec>, dtype: DType, limits: EngineLimits, threads
     World::truncating(setup, EngineLimits { caches, ..limits }, true)
 }
 
+/// Gives the masks of one response.
+pub struct Masks<'c> {
+    pub client: &'c Client,
+}
+
+impl StopCondition for Masks<'_> {
+    fn stops(&mut self, _: usize, _: &[u32]) -> bool {
+        false
+    }
+
+    fn has_masks(&self) -> bool {
+        true
+    }
+
+    fn mask(&mut self, _: usize, so_far: &[u32], words: &mut [u32]) -> Result<bool> {
+        put(self.client.class, so_far.len(), words);
+        Ok(self.client.masked)
+    }
+}
+
 /// Returns what the engine draws for each response alone.
 fn alone(spec: Option<ModelSpec>, dtype: DType, client: &Client) -> Vec<Drawn> {
     let limits = limits(1, 64, 64);
     let mut world = world_of(spec, dtype, limits, 1);
+    if !client.biases.is_empty() {
+        let alone = |&id: &u64| {
+            let of = Client { ids: vec![id], arrives: 0, hangs_up: None, ..client.clone() };
+            world.live(OnFull::WorstCase, |mut live| serve(&mut live, &[of]).remove(0).remove(0))
+        };
+        return client.ids.iter().map(alone).collect();
+    }
     let one = |&first_sample_id: &u64| {
         let request = Request {
             prompts: &[&client.prompt],
@@ -123,7 +176,11 @@ fn alone(spec: Option<ModelSpec>, dtype: DType, client: &Client) -> Vec<Drawn> {
             first_sample_id,
             numbers: &[],
         };
-        let (out, _) = world.sample(OnFull::WorstCase, &request).unwrap();
+        let limits = world.limits;
+        let mut engine = Engine::new(limits, OnFull::WorstCase);
+        let mut out = Samples::with_capacity(limits.samples, limits.new_tokens);
+        let mut stop = Masks { client };
+        world.sample_until(&mut engine, &request, &mut stop, &mut out).unwrap();
         let bits = out.logprobs(0).iter().map(|l| l.to_bits()).collect();
         (out.ids(0).to_vec(), bits, Some(out.finish(0)))
     };
@@ -132,7 +189,8 @@ fn alone(spec: Option<ModelSpec>, dtype: DType, client: &Client) -> Vec<Drawn> {
 
 /// Serves all clients; cancelled responses have no finish. All blocks are free again at the end.
 pub fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>> {
-    let mut ears = Ears { open: vec![None; SLOTS], done: Vec::new() };
+    let classes = clients.iter().map(|client| client.class).collect();
+    let mut ears = Ears { open: vec![None; SLOTS], done: Vec::new(), classes };
     let (mut next, mut pass) = (0, 0);
     loop {
         while let Some(client) = clients.get(next).filter(|client| client.arrives <= pass) {
@@ -148,6 +206,8 @@ pub fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<Drawn>>
                 scores_prompt: false,
                 named: None,
                 lists: false,
+                masked: client.masked,
+                biases: &client.biases,
             };
             let Some(slots) = live.admit(&ask) else { break };
             for (index, slot) in slots.into_iter().enumerate() {
@@ -274,10 +334,13 @@ fn an_engine_samples_as_before_after_it_was_live() {
         scores_prompt: false,
         named: None,
         lists: false,
+        masked: false,
+        biases: &[],
     };
     world.live_with(&mut engine, &mut out, |mut live| {
         assert_eq!(live.admit(&ask).map(|slots| slots.len()), Some(3));
-        let mut ears = Ears { open: vec![Some((0, 0, Drawn::default())); SLOTS], done: Vec::new() };
+        let mut ears =
+            Ears { open: vec![Some((0, 0, Drawn::default())); SLOTS], done: Vec::new(), classes: vec![0] };
         live.step(&mut ears).unwrap();
         // It is left in the middle.
     });
@@ -301,13 +364,16 @@ fn a_prompt_of_many_passes_keeps_nobody_waiting() {
         max_new_tokens,
         sampling: sampling(1.0, 3),
         ends: &[],
+        masked: false,
+        biases: &[],
         prefix: PrefixScope::default(),
         scores_prompt: false,
         named: None,
         lists: false,
     };
     world.live(OnFull::WorstCase, |mut live| {
-        let mut ears = Ears { open: vec![Some((0, 0, Drawn::default())); SLOTS], done: Vec::new() };
+        let open = vec![Some((0, 0, Drawn::default())); SLOTS];
+        let mut ears = Ears { open, done: Vec::new(), classes: vec![0] };
         let drawn = |ears: &Ears, slot: usize| ears.open[slot].as_ref().map_or(0, |(.., of)| of.0.len());
         let admit = |live: &mut Live<'_, '_, '_>, ask: &Ask<'_>| live.admit(ask).expect("a free slot")[0];
         let first = admit(&mut live, &ask(&long[..3], NEW_TOKENS));
@@ -346,6 +412,8 @@ fn a_request_that_has_no_slot_is_not_taken() {
             scores_prompt: false,
             named: None,
             lists: false,
+            masked: false,
+            biases: &[],
         };
         assert!(live.admit(&ask(SLOTS + 1)).is_none());
         assert_eq!(live.admit(&ask(4)).expect("free").len(), 4);
@@ -355,7 +423,8 @@ fn a_request_that_has_no_slot_is_not_taken() {
         // One that waits and was never in a pass can be cancelled too.
         two.into_iter().for_each(|slot| live.cancel(slot));
         assert_eq!(live.free_slots(), 2);
-        let mut ears = Ears { open: vec![Some((0, 0, Drawn::default())); SLOTS], done: Vec::new() };
+        let mut ears =
+            Ears { open: vec![Some((0, 0, Drawn::default())); SLOTS], done: Vec::new(), classes: vec![0] };
         while live.step(&mut ears).unwrap() {}
         assert_eq!((ears.done.len(), live.free_slots()), (4, SLOTS));
     });

@@ -112,6 +112,7 @@ fn engine_limits(family: Family) -> EngineLimits {
         new_tokens: NEW_TOKENS,
         ahead: false,
         listed: 0,
+        own: plimsoll_model::OwnLogits::NONE,
         // As many of all blocks: none is given back before the last one is taken.
         caches: (spec(family).caches(usize::MAX).iter())
             .map(|of| (of.cache, if of.cache.has_blocks() { blocks } else { GROUP + 1 }))

@@ -80,6 +80,7 @@ fn world_with_states(dtype: DType, [sequences, rows, blocks, units]: [usize; 4],
         new_tokens: NEW_TOKENS,
         ahead: false,
         listed: 0,
+        own: plimsoll_model::OwnLogits::NONE,
         caches: of(Caches::paged(blocks), units),
     };
     World::truncating(setup, limits, true)
@@ -103,6 +104,7 @@ pub fn world_that_lists(
         new_tokens: NEW_TOKENS,
         ahead: false,
         listed,
+        own: plimsoll_model::OwnLogits { masks: true, biases: 1 },
         caches: Caches::paged(blocks),
     };
     World::truncating(setup, limits, true)
@@ -122,6 +124,8 @@ fn serve(live: &mut Live<'_, '_, '_>, clients: &[Client]) -> Vec<Vec<(usize, Dra
                 max_new_tokens: client.new_tokens,
                 sampling: sampling(1.0, 5),
                 ends: &[],
+                masked: false,
+                biases: &[],
                 prefix: client.prefix,
                 scores_prompt: !client.reads_prefix,
                 named: None,

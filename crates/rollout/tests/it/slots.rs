@@ -3,14 +3,14 @@
 
 use crate::common::World;
 use crate::common::harness::{Parts, Setup};
-use crate::live::{Drawn, clients, limits, pass, serve};
+use crate::live::{Drawn, Masks, clients, limits, pass, serve};
 use plimsoll_arch::{Caches, LoraShape, LoraTargets, ModelSpec};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_memory::Layout;
 use plimsoll_model::{
     Activations, Adapters, AdaptersFrom, Decoder, Mode, ParamTable, SlotTable, load_adapters, slots_layout,
 };
-use plimsoll_rollout::{Engine, Live, Model, NeverStop, OnFull, Request, Samples};
+use plimsoll_rollout::{Engine, Live, Model, OnFull, Request, Samples};
 
 const LORA: LoraShape = LoraShape { rank: 8, targets: LoraTargets::ALL };
 /// Factor of each slot.
@@ -63,6 +63,7 @@ fn responses_of_mixed_adapters_are_those_of_each_alone() {
     for (i, client) in clients.iter_mut().enumerate() {
         client.adapter = Some(i as u32 % 5).filter(|slot| *slot < 4);
         client.hangs_up = None;
+        client.biases.clear();
     }
     for dtype in [DType::F32, DType::Bf16] {
         let (mut world, table) = world(dtype, 1, 64, 64, 1);
@@ -84,7 +85,8 @@ fn responses_of_mixed_adapters_are_those_of_each_alone() {
                 };
                 let mut engine = Engine::new(world.limits, OnFull::WorstCase);
                 let mut out = Samples::with_capacity(world.limits.samples, world.limits.new_tokens);
-                engine.run(parts.dev, &decoder, acts, &request, &mut NeverStop, &mut out).unwrap();
+                let mut stop = Masks { client };
+                engine.run(parts.dev, &decoder, acts, &request, &mut stop, &mut out).unwrap();
                 let bits = out.logprobs(0).iter().map(|l| l.to_bits()).collect();
                 (out.ids(0).to_vec(), bits, Some(out.finish(0)))
             };

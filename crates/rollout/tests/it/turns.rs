@@ -107,6 +107,7 @@ fn limits(sequences: usize, rows: usize, blocks: usize, new_tokens: usize) -> En
         new_tokens,
         ahead: false,
         listed: 0,
+        own: plimsoll_model::OwnLogits::NONE,
         caches: Caches::paged(blocks),
     }
 }

@@ -6,7 +6,7 @@ use crate::protocol::fields::Fields;
 use crate::protocol::logprobs::{self, Logprobs};
 use crate::protocol::messages::Chat;
 use crate::protocol::parsed::{Delivery, Parsed, cache_salt, delivery, params};
-use crate::protocol::prompt::ChatPrompt;
+use crate::protocol::prompt::{ChatPrompt, hold_calls};
 use crate::protocol::refusal::Reply;
 use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;
@@ -32,8 +32,11 @@ pub fn read(
     let splits_thinking = fields.take("separate_reasoning")?.unwrap_or(true);
     let chat = Chat::read(&mut fields, state)?;
     fields.finish()?;
+    hold_calls(&mut params, &chat, state)?;
     let ChatPrompt { ids, rows, images, heard, reader } = ChatPrompt::of(chat, state, owner)?;
-    let reader = if splits_thinking { reader } else { reader.without_thinking() };
+    // What is held to a form has no thinking before it.
+    let is_split = splits_thinking && params.grammar.is_none();
+    let reader = if is_split { reader } else { reader.without_thinking() };
     let form = ChatForm {
         head: Head::new(state, "chatcmpl-", adapter),
         usage: Usage { prompt_tokens: rows.len(), ..Usage::default() },

@@ -3,8 +3,9 @@
 use crate::outbox::Part;
 use crate::owner::{Heard, ResponseOwner};
 use crate::protocol::fields::Fields;
+use crate::protocol::ids::check_ids;
 use crate::protocol::logprobs::{self, Logprobs};
-use crate::protocol::parsed::{Delivery, Parsed, USUAL_TOKENS, cache_salt, check_ids, delivery, params};
+use crate::protocol::parsed::{Delivery, Parsed, USUAL_TOKENS, cache_salt, delivery, params};
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::protocol::reply::{Form, Head, Usage, reasons};
 use crate::state::ServerState;

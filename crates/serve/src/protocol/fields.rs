@@ -25,7 +25,7 @@ const NOTES: [&str; 8] = [
 ];
 
 /// Fields that this server does not have, with the value that asks for nothing. `null` always does.
-const NEUTRAL: [(&str, &str); 34] = [
+const NEUTRAL: [(&str, &str); 31] = [
     ("add_generation_prompt", "true"),
     ("add_special_tokens", "false"),
     ("allowed_token_ids", "null"),
@@ -42,17 +42,14 @@ const NEUTRAL: [(&str, &str); 34] = [
     ("functions", "[]"),
     ("kv_transfer_params", "null"),
     ("length_penalty", "1"),
-    ("logit_bias", "{}"),
     ("min_tokens", "0"),
     ("modalities", "[\"text\"]"),
-    ("parallel_tool_calls", "true"),
     ("prediction", "null"),
     ("presence_penalty", "0"),
     ("priority", "0"),
     ("prompt_logprobs", "null"),
     ("reasoning_effort", "null"),
     ("repetition_penalty", "1"),
-    ("response_format", "{\"type\":\"text\"}"),
     ("spaces_between_special_tokens", "true"),
     ("store", "false"),
     ("suffix", "\"\""),
@@ -142,6 +139,11 @@ impl<'b> Fields<'b> {
                 Err(Box::new(Refusal { error, param: Some(param.into()) }))
             }
         }
+    }
+
+    /// Returns the text of a field that is not yet taken.
+    pub fn peek(&self, name: &str) -> Option<&'b str> {
+        self.rest.get(name).map(|raw| raw.get())
     }
 
     /// Returns the number of items of a list that is not yet taken; `None` for another value.
@@ -252,8 +254,7 @@ mod tests {
         ] {
             assert_eq!(refused(body), (slug.to_string(), param.map(str::to_string)), "{body}");
         }
-        let body =
-            "{\"n\":null,\"user\":\"me\",\"frequency_penalty\":0.0,\"logit_bias\":{},\"strange\":null}";
+        let body = "{\"n\":null,\"user\":\"me\",\"frequency_penalty\":0.0,\"echo\":false,\"strange\":null}";
         Fields::of_body(body.as_bytes(), 0).and_then(Fields::finish).expect("it asks for nothing");
         let near = Fields::of_body(b"{\"temprature\":1}", 0).and_then(|mut fields| {
             fields.within("temperature", 0.0..=1.0)?;

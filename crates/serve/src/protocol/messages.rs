@@ -1,5 +1,6 @@
 //! Reads the conversation of a chat: messages as clients write them become messages that chat templates read.
 
+use crate::grammars::ToolChoice;
 use crate::images::{GivenImage, GivenImages, read_part};
 use crate::protocol::fields::Fields;
 use crate::protocol::refusal::{Refusal, Reply};
@@ -11,6 +12,8 @@ use serde_json::{Map, Value, json};
 
 pub const MESSAGES_MAX: usize = 4096;
 const TOOLS_MAX: usize = 128;
+/// Longest `tool_choice`: the name of a function.
+const CHOICE_BYTES_MAX: usize = 1 << 10;
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 /// Fields of a message that reach the template.
 const KEPT: [&str; 7] =
@@ -27,13 +30,17 @@ pub struct Chat {
     /// The tools that the model may call.
     pub tools: Vec<Value>,
     pub variables: Map<String, Value>,
+    /// What the request says about calls.
+    pub choice: ToolChoice,
+    /// True if a response may have several calls.
+    pub several: bool,
 }
 
 /// Lists what a template has from the conversation, whatever a request's variables say.
 const OF_CHAT: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 
 impl Chat {
-    /// Reads `messages`, `tools`, `tool_choice` and `chat_template_kwargs`.
+    /// Reads `messages`, `tools`, `tool_choice`, `parallel_tool_calls` and `chat_template_kwargs`.
     pub fn read(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Chat> {
         if let Some(count) = fields.count("messages").filter(|count| !(1..=MESSAGES_MAX).contains(count)) {
             let message = format!("{count} messages: it can be 1 to {MESSAGES_MAX}");
@@ -49,9 +56,10 @@ impl Chat {
             .map(|(i, message)| read_message(i, message, &mut reading))
             .collect::<Reply<_>>()?;
         let Reading { images: GivenImages { images, .. }, fields, .. } = reading;
-        let tools = tools(fields, state)?;
+        let (tools, choice) = tools(fields, state)?;
+        let several = fields.take::<bool>("parallel_tool_calls")?.unwrap_or(true);
         let variables = variables(fields)?;
-        Ok(Chat { messages, images, tools, variables }.with_system_prompt(state))
+        Ok(Chat { messages, images, tools, variables, choice, several }.with_system_prompt(state))
     }
 
     /// Adds the server's system message to a conversation that begins with none.
@@ -210,9 +218,15 @@ fn calls(mut calls: Value, param: &str, fields: &mut Fields<'_>) -> Reply<Value>
     Ok(calls)
 }
 
-fn tools(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Vec<Value>> {
+fn tools(fields: &mut Fields<'_>, state: &ServerState) -> Reply<(Vec<Value>, ToolChoice)> {
     let tools: Vec<Value> = fields.take_exactly("tools")?.unwrap_or_default();
-    let choice = fields.raw("tool_choice").map(|raw| serde_json::from_str::<String>(raw.get()).ok());
+    let choice = match fields.raw("tool_choice").map(|raw| raw.get()) {
+        Some(text) if text.len() > CHOICE_BYTES_MAX => {
+            let message = format!("tool_choice has more than {CHOICE_BYTES_MAX} bytes");
+            return Err(Refusal::unsupported("tool_choice", message));
+        }
+        text => ToolChoice::read(text.and_then(|text| serde_json::from_str(text).ok()).as_ref())?,
+    };
     for (index, tool) in tools.iter().enumerate() {
         let place = format!("tools[{index}]");
         if tool["type"] != "function" {
@@ -222,15 +236,9 @@ fn tools(fields: &mut Fields<'_>, state: &ServerState) -> Reply<Vec<Value>> {
             return Err(Refusal::bad(&place, format!("{place}.function.name: it can be a string")));
         }
     }
-    match choice.as_ref().map(Option::as_deref) {
-        Some(Some("none")) => return Ok(Vec::new()),
-        None | Some(Some("auto")) => {}
-        _ => {
-            let message =
-                "tool_choice: nothing makes the model call a function here; it can be \"auto\" or \"none\"";
-            return Err(Refusal::unsupported("tool_choice", message));
-        }
+    if choice == ToolChoice::None {
+        return Ok((Vec::new(), choice));
     }
     check_tools(&tools, state)?;
-    Ok(tools)
+    Ok((tools, choice))
 }

@@ -6,10 +6,10 @@
 
 pub mod anthropic;
 pub mod chat;
-pub mod choice;
 pub mod completions;
 pub mod dialogue;
 pub mod fields;
+pub mod ids;
 pub mod logprobs;
 pub mod messages;
 pub mod parsed;

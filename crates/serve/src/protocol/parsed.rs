@@ -1,16 +1,20 @@
 //! Reads the fields that every kind of request has: sampling, ends and delivery.
 
+use crate::grammars;
 use crate::images::GivenImage;
 use crate::limits::CHOICES_MAX;
 use crate::owner::Heard;
 use crate::protocol::fields::Fields;
+use crate::protocol::ids::check_ids;
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::{SamplingParams, ServerState};
 use plimsoll_base::JsonPart;
 use plimsoll_device::Sampling;
+use plimsoll_grammar::{Grammar, ResponseForm};
 use plimsoll_rollout::ENDS_MAX;
 use plimsoll_text::{STOPS_MAX, StopMatcher};
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 
 /// Holds a request that was read: the engine's part, and the form of its answer.
 pub struct Parsed<F> {
@@ -102,7 +106,15 @@ pub fn params_under(
         let message = format!("{} tokens that end a response, {ENDS_MAX} is the most", ends.len());
         return Err(Refusal::bad(fields.param("stop_token_ids"), message));
     }
+    let biases = grammars::biases(fields, state)?;
+    let form = grammars::form(fields)?;
+    let grammar = match &form {
+        Some((form, param)) => Some(hold(form, param, &ends, state)?),
+        None => None,
+    };
     Ok(SamplingParams {
+        grammar,
+        biases: biases.into(),
         choices,
         max_new_tokens,
         sampling,
@@ -136,16 +148,15 @@ pub fn cache_salt(fields: &mut Fields<'_>, params: &mut SamplingParams) -> Reply
     Ok(())
 }
 
-/// Requires that ids are tokens of the model.
-pub fn check_ids(ids: &[u32], param: &str, state: &ServerState) -> Reply<()> {
-    match ids.iter().find(|&&id| id >= state.texts.vocab) {
-        None => Ok(()),
-        Some(id) => {
-            let message =
-                format!("{param} has the token {id}, the model's vocabulary has {}", state.texts.vocab);
-            Err(Refusal::bad(param, message))
-        }
+/// Returns the grammar that holds responses to a form; `ends`: the tokens that end them.
+///
+/// Errors: `serve-bad-request` if nothing would end a response; those of `ServedGrammars::grammar`.
+pub fn hold(form: &ResponseForm, param: &str, ends: &[u32], state: &ServerState) -> Reply<Arc<Grammar>> {
+    if !state.texts.eos.iter().any(|eos| ends.contains(eos)) && !state.texts.eos.is_empty() {
+        let message = format!("{param}: with ignore_eos nothing would end a response that is whole");
+        return Err(Refusal::bad(param, message));
     }
+    state.grammars.grammar(form, param)
 }
 
 fn temperature(fields: &mut Fields<'_>) -> Reply<Option<f32>> {

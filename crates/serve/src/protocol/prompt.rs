@@ -1,10 +1,12 @@
 //! Turns a conversation into the tokens of a prompt, for every protocol that has conversations.
 
+use crate::grammars::tool_choice;
 use crate::images::{GivenImage, numbered};
 use crate::owner::{Heard, ResponseOwner};
 use crate::protocol::messages::Chat;
+use crate::protocol::parsed::hold;
 use crate::protocol::refusal::{Refusal, Reply};
-use crate::state::ServerState;
+use crate::state::{SamplingParams, ServerState};
 use plimsoll_text::ResponseReader;
 
 /// A conversation as the engine takes it.
@@ -40,4 +42,20 @@ impl ChatPrompt {
         let reader = state.reader(functions, &ids);
         Ok(ChatPrompt { ids, rows, images, heard, reader })
     }
+}
+
+/// Holds the responses to calls, if the request says so.
+///
+/// Errors: those of `tool_choice`; `serve-bad-request` where another field holds them to a form.
+pub fn hold_calls(params: &mut SamplingParams, chat: &Chat, state: &ServerState) -> Reply<()> {
+    let (param, has_form) = ("tool_choice", params.grammar.is_some());
+    if has_form && !chat.tools.is_empty() {
+        let message =
+            "a response that is held to a form makes no call: send tool_choice = \"none\", or no form";
+        return Err(Refusal::bad(param, message));
+    }
+    if let Some(form) = tool_choice(&chat.choice, &chat.tools, chat.several, state)? {
+        params.grammar = Some(hold(&form, param, &params.ends, state)?);
+    }
+    Ok(())
 }

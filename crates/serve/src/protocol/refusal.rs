@@ -40,7 +40,7 @@ impl Refusal {
             "serve-unknown-model" | "serve-unknown-path" | "agent-episode-unknown" => StatusCode::NOT_FOUND,
             "serve-body-too-slow" => StatusCode::REQUEST_TIMEOUT,
             "serve-body-too-large" => StatusCode::PAYLOAD_TOO_LARGE,
-            "serve-queue-full" | "serve-bodies-full" => StatusCode::TOO_MANY_REQUESTS,
+            "serve-queue-full" | "serve-bodies-full" | "serve-grammars-full" => StatusCode::TOO_MANY_REQUESTS,
             "serve-stopping" => StatusCode::SERVICE_UNAVAILABLE,
             slugs::ROLLOUT_NOT_FINITE | slugs::CUDA_FAILED | "internal" => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,

@@ -8,6 +8,7 @@ mod prefixes;
 mod protocol;
 mod rig;
 mod seeds;
+mod structured;
 
 use serde_json::{Value, json};
 

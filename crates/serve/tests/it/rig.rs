@@ -166,6 +166,7 @@ impl Options {
             new_tokens: self.new_tokens,
             ahead: false,
             listed: 20,
+            own: plimsoll_model::OwnLogits { masks: true, biases: 300 },
             caches: Caches::paged((self.slots + 1) * (context.div_ceil(KV_BLOCK) + 1)),
         };
         World::truncating(setup, limits, true)
@@ -194,6 +195,7 @@ impl Options {
             queue: self.queue,
             grace: self.grace,
             guard: self.guard.clone(),
+            grammars: 4,
         }
     }
 }

@@ -353,6 +353,11 @@ impl Tokenizer {
         }
     }
 
+    /// Returns true if a text is the bytes of its tokens, one after the other, but for a space at its beginning.
+    pub fn has_token_bytes(&self) -> bool {
+        self.table.is_some() || self.pieces.is_some()
+    }
+
     /// Returns one more than the largest id.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size

@@ -13,6 +13,7 @@ const PASS: PassLimits = PassLimits {
     head_rows: 320,
     listed: 0,
     taught: 0,
+    own: plimsoll_model::OwnLogits::NONE,
     segments: 6,
     table_entries: 64,
     copies: 3,

@@ -41,6 +41,7 @@ const PASS: PassLimits = PassLimits {
     head_rows: 154,
     listed: 0,
     taught: 0,
+    own: plimsoll_model::OwnLogits::NONE,
     segments: 6,
     table_entries: 32,
     copies: 3,

@@ -19,6 +19,7 @@ const PASS: PassLimits = PassLimits {
     caches: Caches::paged(32).and(Cache::State, 18),
     listed: 0,
     taught: 0,
+    own: plimsoll_model::OwnLogits::NONE,
 };
 const LR: f64 = 0.02;
 /// Models with tensors stored as one, published as one, of experts, and of linear attention.

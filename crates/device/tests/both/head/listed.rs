@@ -21,18 +21,24 @@ impl<D: Machine> Head<D> {
     }
 
     /// Returns the most likely tokens of rows `first..first + rows` and their log-probabilities, after `forward`.
-    fn top(&self, first: usize, rows: usize, inv_t: f32) -> (Vec<u32>, Vec<f32>) {
+    pub fn top(&self, first: usize, rows: usize, inv_t: f32) -> (Vec<u32>, Vec<f32>) {
         self.forward(first, rows, inv_t);
         let (rig, k) = (&self.rig, self.case.k);
         let (x, lse) = (rig.buf("x").slice(first * k, rows * k), rig.buf("lse").slice(0, rows));
-        let side = HeadSide { x, w: self.matrix("w"), lse, logits: self.bent(inv_t), tile: rig.buf("tile") };
+        let side = HeadSide {
+            x,
+            w: self.matrix("w"),
+            lse,
+            logits: self.bent_rows(inv_t, first, rows),
+            tile: rig.buf("tile"),
+        };
         rig.dev.head_top(side, self.list(rows));
         let n = rows * self.case.listed();
         (rig.get_u32("ids")[..n].to_vec(), rig.get("listed")[..n].to_vec())
     }
 
     /// Returns log-probabilities of the tokens in `ids`, after `forward`.
-    fn logprobs_of(&self, inv_t: f32) -> Vec<f32> {
+    pub fn logprobs_of(&self, inv_t: f32) -> Vec<f32> {
         let (rig, rows) = (&self.rig, self.case.rows);
         let ListedTokens { ids, logprobs } = self.list(rows);
         let (x, lse) = (rig.buf("x"), rig.buf("lse").slice(0, rows));

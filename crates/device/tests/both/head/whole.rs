@@ -36,7 +36,7 @@ const NUMBERS: [&str; 6] =
 struct Teacher {
     x: Vec<f32>,
     w: Vec<f32>,
-    logits: Logits,
+    logits: Logits<'static>,
     /// Its log-probabilities, by row.
     logp: Vec<Vec<f64>>,
 }
@@ -45,7 +45,8 @@ impl Teacher {
     fn of(case: Case) -> Teacher {
         let (wide, scale) = (case.wide(), 2.0 / (case.wide() as f32).sqrt());
         // Bent in another way than the student's.
-        let logits = Logits { factor: 0.6, cap: case.cap.map(|cap| 2.0 * cap), suppressed: case.suppressed };
+        let cap = case.cap.map(|cap| 2.0 * cap);
+        let logits = Logits { factor: 0.6, cap, suppressed: case.suppressed, ..Logits::times(1.0) };
         let (x, w) =
             (normal(21, case.rows * wide, 1.0, case.e), normal(22, case.vocab * wide, scale, case.e));
         let teacher = Teacher { x, w, logits, logp: Vec::new() };

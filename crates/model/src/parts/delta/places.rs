@@ -40,6 +40,7 @@ mod tests {
             head_rows: 1024,
             listed: 0,
             taught: 0,
+            own: crate::OwnLogits::NONE,
             segments: 9,
             table_entries: 80,
             copies: 8,

@@ -197,6 +197,8 @@ impl AgentPlay {
             queue: self.at_once,
             grace: Duration::ZERO,
             guard: Guard { token: Some(self.token.clone()), hosts: Vec::new() },
+            // The update scores without masks.
+            grammars: 0,
         };
         let [step, reset] = [section.step_timeout_ms, section.reset_timeout_ms].map(Duration::from_millis);
         let spec = EpisodesSpec {

@@ -2,6 +2,7 @@
 
 use super::early_grading::EarlyGrading;
 use crate::players::drawing::Drawing;
+use plimsoll_base::Result;
 use plimsoll_infer::responses::TextStop;
 use plimsoll_rollout::{Finish, StopCondition};
 use plimsoll_run::under_way;
@@ -27,6 +28,14 @@ impl StopCondition for Responding<'_> {
             self.drawing.cut(sample);
         }
         is_cut
+    }
+
+    fn has_masks(&self) -> bool {
+        self.stop.has_masks()
+    }
+
+    fn mask(&mut self, sample: usize, so_far: &[u32], words: &mut [u32]) -> Result<bool> {
+        self.stop.mask(sample, so_far, words)
     }
 
     fn ended(&mut self, sample: usize, response: &[u32], finish: Finish) {

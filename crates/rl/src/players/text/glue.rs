@@ -266,6 +266,7 @@ mod tests {
             teacher_prompt: None,
             teacher_text: None,
             album: None,
+            form: None,
         }
     }
 

@@ -26,6 +26,7 @@ fn text() -> TextModel {
         teacher_prompt: None,
         teacher_text: None,
         album: None,
+        form: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The stop condition of a rollout into which weights may arrive: a response also stops at their tick.
 
+use plimsoll_base::Result;
 use plimsoll_infer::responses::TextStop;
 use plimsoll_rollout::{Finish, StopCondition};
 use plimsoll_run::under_way;
@@ -58,6 +59,14 @@ impl StopCondition for SyncStop<'_> {
         let goes_on = !has_stopped && response.len() < self.new_tokens;
         self.is_cut[sample] = goes_on && response.len() >= self.tick;
         has_stopped || self.is_cut[sample]
+    }
+
+    fn has_masks(&self) -> bool {
+        self.stop.has_masks()
+    }
+
+    fn mask(&mut self, sample: usize, so_far: &[u32], words: &mut [u32]) -> Result<bool> {
+        self.stop.mask(sample, so_far, words)
     }
 
     fn ended(&mut self, sample: usize, _: &[u32], finish: Finish) {

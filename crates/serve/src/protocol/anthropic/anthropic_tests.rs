@@ -217,12 +217,11 @@ fn what_this_server_has_not_is_refused_by_its_place() {
         (json!({ "messages": [{ "role": "user", "content": "a", "name": "b" }] }), field, "messages[0].name"),
         (json!({ "n": 2 }), field, "n"),
         (json!({ "mcp_servers": [1] }), field, "mcp_servers"),
-        (json!({ "tool_choice": { "type": "any" } }), field, "tool_choice"),
-        (json!({ "tool_choice": { "type": "tool", "name": "add" } }), field, "tool_choice"),
+        (json!({ "tool_choice": { "type": "tool", "name": "sub" } }), bad, "tool_choice"),
         (json!({ "tool_choice": "auto" }), bad, "tool_choice"),
         (json!({ "tools": [{ "type": "web_search_20250305", "name": "web_search" }] }), field, "tools[0]"),
         (json!({ "tools": [{ "name": "add" }] }), bad, "tools[0].input_schema"),
-        (json!({ "output_config": { "format": { "type": "json_schema" } } }), field, "output_config.format"),
+        (json!({ "output_config": { "format": { "type": "json_schema" } } }), bad, "output_config.format"),
         (json!({ "thinking": { "type": "loud" } }), bad, "thinking.type"),
         (
             json!({ "context_management": { "edits": [{ "type": "compact_20260112" }] } }),
@@ -235,6 +234,26 @@ fn what_this_server_has_not_is_refused_by_its_place() {
     }
     let kept = json!({ "edits": [{ "type": "clear_thinking_20251015", "keep": "all" }] });
     prompt(json!({ "context_management": kept, "stop_sequences": ["x"], "top_k": 5, "temperature": 0.5 }));
+}
+
+/// What is held to a form begins with it, also where the template opens the thinking.
+#[test]
+fn responses_are_held_to_calls_and_formats() {
+    let schema = json!({ "type": "object", "properties": { "ok": { "type": "boolean" } } });
+    let format = json!({ "format": { "type": "json_schema", "schema": schema } });
+    let on = json!({ "type": "adaptive" });
+    for more in [
+        json!({ "tool_choice": { "type": "any", "disable_parallel_tool_use": true } }),
+        json!({ "tool_choice": { "type": "tool", "name": "add" }, "thinking": on }),
+        json!({ "output_config": format, "tools": [], "thinking": on }),
+    ] {
+        let mut parsed = parsed(&body(more.clone())).unwrap_or_else(|refusal| panic!("{}", refusal.error));
+        assert!(parsed.params.grammar.is_some(), "{more}");
+        let answer = parsed.form.whole(vec![part("{\"ok\": true}", Some(End::Eos))]);
+        assert_eq!(answer["content"][0]["text"], "{\"ok\": true}", "{more}");
+    }
+    let free = parsed(&body(json!({}))).unwrap_or_else(|refusal| panic!("{}", refusal.error));
+    assert!(free.params.grammar.is_none());
 }
 
 #[test]

@@ -2,22 +2,25 @@
 
 use super::answer::{MessageForm, Shown};
 use super::blocks::{read_message, read_system, read_tools};
+use crate::grammars::{ToolChoice, form_of};
 use crate::owner::ResponseOwner;
-use crate::protocol::choice::CallChoice;
 use crate::protocol::dialogue::Dialogue;
 use crate::protocol::fields::Fields;
 use crate::protocol::messages::{Chat, MESSAGES_MAX, check_tools, variables};
-use crate::protocol::parsed::{Delivery, Parsed, params_under};
-use crate::protocol::prompt::ChatPrompt;
+use crate::protocol::parsed::{Delivery, Parsed, hold, params_under};
+use crate::protocol::prompt::{ChatPrompt, hold_calls};
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::protocol::reply::{Head, Usage};
 use crate::state::{SamplingParams, ServerState};
 use plimsoll_base::shown;
+use plimsoll_grammar::ResponseForm;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// Lists the changes of a conversation that this server makes already: the template decides which thinking stays.
 const EDITS: [&str; 1] = ["clear_thinking_20251015"];
+/// The field that holds a response to a form.
+const FORMAT: &str = "output_config.format";
 /// Efforts, and the word of chat templates for each.
 const EFFORTS: [(&str, &str); 5] =
     [("low", "low"), ("medium", "medium"), ("high", "high"), ("xhigh", "high"), ("max", "high")];
@@ -58,12 +61,19 @@ fn read_for(
     let stream = fields.flag("stream")?;
     let delivery = Delivery { stream, include_usage: false, return_ids: false };
     let mut thinking = Thinking::read(&mut fields)?;
-    thinking.effort = output_config(&mut fields)?;
+    let (effort, form) = output_config(&mut fields)?;
+    thinking.effort = effort;
+    if let Some(form) = form {
+        params.grammar = Some(hold(&form, FORMAT, &params.ends, state)?);
+    }
     check_edits(&mut fields)?;
     fields.raw("cache_control");
     let chat = chat(&mut fields, state, &thinking)?;
     fields.finish()?;
+    hold_calls(&mut params, &chat, state)?;
     let ChatPrompt { rows, images, heard, reader, .. } = ChatPrompt::of(chat, state, owner)?;
+    // What is held to a form has no thinking before it.
+    let reader = if params.grammar.is_some() { reader.without_thinking() } else { reader };
     let is_shortened = shorten(&mut params, rows.len(), state);
     let usage = Usage { prompt_tokens: rows.len(), ..Usage::default() };
     let form =
@@ -106,27 +116,33 @@ fn chat(fields: &mut Fields<'_>, state: &ServerState, thinking: &Thinking) -> Re
     }
     let tools = read_tools(fields.take_exactly("tools")?.unwrap_or_default())?;
     let choice: Option<Value> = fields.take_exactly("tool_choice")?;
-    let tools = tool_choice(&choice.unwrap_or_default())?.shown("tool_choice", tools)?;
+    let (choice, several) = tool_choice(&choice.unwrap_or_default())?;
+    let tools = if choice == ToolChoice::None { Vec::new() } else { tools };
     check_tools(&tools, state)?;
     let mut all = thinking.variables(state);
     all.extend(variables(fields)?);
-    Ok(Chat { messages, images, tools, variables: all }.with_system_prompt(state))
+    Ok(Chat { messages, images, tools, variables: all, choice, several }.with_system_prompt(state))
 }
 
-/// Reads `tool_choice`.
-fn tool_choice(choice: &Value) -> Reply<CallChoice> {
-    if choice["disable_parallel_tool_use"] == true {
+/// Reads `tool_choice`, and whether a response may have several calls, which only forced ones can be held to.
+fn tool_choice(choice: &Value) -> Reply<(ToolChoice, bool)> {
+    let several = choice["disable_parallel_tool_use"] != true;
+    let read = match choice["type"].as_str() {
+        _ if choice.is_null() => ToolChoice::Auto,
+        Some("auto") => ToolChoice::Auto,
+        Some("none") => ToolChoice::None,
+        Some("any") => ToolChoice::Required,
+        Some("tool") if choice["name"].is_string() => {
+            ToolChoice::Named(choice["name"].as_str().unwrap_or_default().to_string())
+        }
+        _ => return Err(Refusal::bad("tool_choice", "tool_choice.type: it can be auto, any, tool or none")),
+    };
+    if read == ToolChoice::Auto && !several {
         let param = "tool_choice.disable_parallel_tool_use";
-        return Err(Refusal::unsupported(param, format!("{param}: the model may call several tools")));
+        return Err(Refusal::unsupported(param, format!("{param}: the model may call several tools"))
+            .hint("a response is held to one call where tool_choice asks for one: any, or tool"));
     }
-    match choice["type"].as_str() {
-        _ if choice.is_null() => Ok(CallChoice::Free),
-        Some("auto") => Ok(CallChoice::Free),
-        Some("none") => Ok(CallChoice::Never),
-        Some("any") => Ok(CallChoice::Forced(None)),
-        Some("tool") => Ok(CallChoice::Forced(choice["name"].as_str().map(str::to_string))),
-        _ => Err(Refusal::bad("tool_choice", "tool_choice.type: it can be auto, any, tool or none")),
-    }
+    Ok((read, several))
 }
 
 /// What a request says about thinking.
@@ -182,11 +198,12 @@ impl Thinking {
     }
 }
 
-/// Reads `output_config`. Returns the effort in the word of chat templates. Here is the one place for a format.
-fn output_config(fields: &mut Fields<'_>) -> Reply<Option<&'static str>> {
-    let Some(raw) = fields.raw("output_config") else { return Ok(None) };
+/// Reads `output_config`. Returns the effort in the word of chat templates, and the form of the response.
+fn output_config(fields: &mut Fields<'_>) -> Reply<(Option<&'static str>, Option<ResponseForm>)> {
+    let Some(raw) = fields.raw("output_config") else { return Ok((None, None)) };
     let mut own = Fields::of_object("output_config.", raw)?;
     let effort: Option<String> = own.take("effort")?;
+    let format = own.raw("format");
     own.finish()?;
     let known = |effort: String| {
         let found = EFFORTS.iter().find(|(name, _)| *name == effort);
@@ -195,7 +212,8 @@ fn output_config(fields: &mut Fields<'_>) -> Reply<Option<&'static str>> {
             Refusal::bad("output_config.effort", message)
         })
     };
-    effort.map(known).transpose()
+    let form = format.map(|raw| form_of(fields, FORMAT, raw)).transpose()?.flatten();
+    Ok((effort.map(known).transpose()?, form))
 }
 
 /// Takes `context_management` if it asks for what the template does.

@@ -2,17 +2,18 @@
 
 use super::answer::ItemsForm;
 use super::items::{read_item, read_tools};
+use crate::grammars::{ToolChoice, form_of};
 use crate::owner::ResponseOwner;
-use crate::protocol::choice::CallChoice;
 use crate::protocol::dialogue::Dialogue;
 use crate::protocol::fields::Fields;
 use crate::protocol::messages::{Chat, MESSAGES_MAX, check_tools, variables};
-use crate::protocol::parsed::{Delivery, Parsed, params};
-use crate::protocol::prompt::ChatPrompt;
+use crate::protocol::parsed::{Delivery, Parsed, hold, params};
+use crate::protocol::prompt::{ChatPrompt, hold_calls};
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::protocol::reply::{Head, Usage};
 use crate::state::ServerState;
 use plimsoll_base::shown;
+use plimsoll_grammar::ResponseForm;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ const KEPT_ELSEWHERE: [(&str, &str); 3] = [
 /// What an answer may have in addition: it has the words of the thinking, so that nothing has to be encrypted.
 const INCLUDED: [&str; 1] = ["reasoning.encrypted_content"];
 
+/// The field that holds a response to a form.
+const FORMAT: &str = "text.format";
 /// Most bytes of what an answer repeats of its request, as text.
 const REPEATED_BYTES_MAX: usize = 2 << 10;
 
@@ -44,7 +47,10 @@ pub fn read(
     params.max_new_tokens = longest.map(|tokens| tokens as usize).or(params.max_new_tokens);
     let delivery = Delivery { stream: stream(&mut fields)?, include_usage: false, return_ids: false };
     check_kept(&mut fields)?;
-    check_text(&mut fields)?;
+    let format = format(&mut fields)?;
+    if let Some(form) = &format {
+        params.grammar = Some(hold(form, FORMAT, &params.ends, state)?);
+    }
     let mut about = Map::new();
     let sampling = params.sampling;
     about.insert("max_output_tokens".into(), json!(longest));
@@ -52,7 +58,10 @@ pub fn read(
     about.insert("top_p".into(), json!(sampling.top_p));
     let chat = chat(&mut fields, state, &mut about)?;
     fields.finish()?;
+    hold_calls(&mut params, &chat, state)?;
     let ChatPrompt { ids, rows, images, heard, reader } = ChatPrompt::of(chat, state, owner)?;
+    // What is held to a form has no thinking before it.
+    let reader = if params.grammar.is_some() { reader.without_thinking() } else { reader };
     let counting = state.reader(Vec::new(), &ids);
     let usage = Usage { prompt_tokens: rows.len(), ..Usage::default() };
     let form = ItemsForm::new(Head::new(state, "resp_", adapter), usage, [reader, counting], repeated(about));
@@ -105,23 +114,15 @@ fn check_kept(fields: &mut Fields<'_>) -> Reply<()> {
     Ok(())
 }
 
-/// Reads `text`. Here is the one place for a format.
-fn check_text(fields: &mut Fields<'_>) -> Reply<()> {
-    let Some(text) = fields.raw("text") else { return Ok(()) };
+/// Reads `text`. Returns the form that a response is held to.
+fn format(fields: &mut Fields<'_>) -> Reply<Option<ResponseForm>> {
+    let Some(text) = fields.raw("text") else { return Ok(None) };
     let mut text = Fields::of_object("text.", text)?;
     // How many words it takes is the model's.
     text.raw("verbosity");
-    let format: Option<Value> = match text.raw("format") {
-        Some(format) if format.get().len() > 1 << 10 => Some(Value::Null),
-        Some(format) => serde_json::from_str(format.get()).ok(),
-        None => None,
-    };
-    if format.is_some_and(|format| format["type"] != "text") {
-        let message =
-            "text.format: nothing makes the model write a format here; it can be {\"type\": \"text\"}";
-        return Err(Refusal::unsupported("text.format", message));
-    }
-    text.finish()
+    let format = text.raw("format");
+    text.finish()?;
+    Ok(format.map(|raw| form_of(fields, FORMAT, raw)).transpose()?.flatten())
 }
 
 /// Reads the conversation. Adds what an answer repeats of it to `about`.
@@ -150,8 +151,10 @@ fn chat(fields: &mut Fields<'_>, state: &ServerState, about: &mut Map<String, Va
     }
     let given: Vec<Value> = fields.take_exactly("tools")?.unwrap_or_default();
     let choice: Value = fields.take_exactly("tool_choice")?.unwrap_or_else(|| json!("auto"));
-    let tools = tool_choice(&choice)?.shown("tool_choice", read_tools(&given)?)?;
+    let (tools, call) = (read_tools(&given)?, tool_choice(&choice)?);
+    let tools = if call == ToolChoice::None { Vec::new() } else { tools };
     check_tools(&tools, state)?;
+    let several = fields.take::<bool>("parallel_tool_calls")?.unwrap_or(true);
     let mut all = Map::new();
     let effort = effort(fields)?;
     let has_effort = |template: &Arc<plimsoll_text::ChatTemplate>| template.mentions("reasoning_effort");
@@ -165,7 +168,7 @@ fn chat(fields: &mut Fields<'_>, state: &ServerState, about: &mut Map<String, Va
     about.insert("reasoning".into(), json!({ "effort": effort, "summary": null }));
     about.insert("tool_choice".into(), choice);
     about.insert("tools".into(), Value::from(given));
-    Ok(Chat { messages, images, tools, variables: all }.with_system_prompt(state))
+    Ok(Chat { messages, images, tools, variables: all, choice: call, several }.with_system_prompt(state))
 }
 
 /// Returns the fields that an answer repeats of its request, which no client needs, as text: without those of any
@@ -195,12 +198,14 @@ fn effort(fields: &mut Fields<'_>) -> Reply<Option<String>> {
 }
 
 /// Reads `tool_choice`.
-fn tool_choice(choice: &Value) -> Reply<CallChoice> {
+fn tool_choice(choice: &Value) -> Reply<ToolChoice> {
     match (choice.as_str(), choice["type"].as_str()) {
-        (Some("auto"), _) => Ok(CallChoice::Free),
-        (Some("none"), _) => Ok(CallChoice::Never),
-        (Some("required"), _) => Ok(CallChoice::Forced(None)),
-        (None, Some("function")) => Ok(CallChoice::Forced(choice["name"].as_str().map(str::to_string))),
+        (Some("auto"), _) => Ok(ToolChoice::Auto),
+        (Some("none"), _) => Ok(ToolChoice::None),
+        (Some("required"), _) => Ok(ToolChoice::Required),
+        (None, Some("function")) if choice["name"].is_string() => {
+            Ok(ToolChoice::Named(choice["name"].as_str().unwrap_or_default().to_string()))
+        }
         (None, Some(kind)) => {
             let message = format!("tool_choice.type = {:?}: this server has no such choice", shown(kind));
             Err(Refusal::unsupported("tool_choice", message))

@@ -174,10 +174,10 @@ fn what_this_server_has_not_is_refused_by_its_place() {
         (json!({ "truncation": "auto" }), field, "truncation"),
         (json!({ "include": ["message.output_text.logprobs"] }), field, "include"),
         (json!({ "top_logprobs": 2 }), field, "top_logprobs"),
-        (json!({ "text": { "format": { "type": "json_schema" } } }), field, "text.format"),
+        (json!({ "text": { "format": { "type": "json_schema" } } }), bad, "text.format"),
         (json!({ "tools": [{ "type": "web_search" }] }), field, "tools[0]"),
-        (json!({ "tool_choice": "required" }), field, "tool_choice"),
-        (json!({ "tool_choice": { "type": "function", "name": "add" } }), field, "tool_choice"),
+        (json!({ "tool_choice": { "type": "web_search" } }), field, "tool_choice"),
+        (json!({ "tool_choice": { "type": "function", "name": "sub" } }), bad, "tool_choice"),
         (json!({ "max_output_tokens": 0 }), bad, "max_output_tokens"),
         (json!({ "max_tool_calls": 2 }), field, "max_tool_calls"),
     ] {
@@ -186,4 +186,15 @@ fn what_this_server_has_not_is_refused_by_its_place() {
     }
     let free = json!({ "text": { "format": { "type": "text" } }, "include": ["reasoning.encrypted_content"], "truncation": "disabled" });
     prompt(free);
+    let schema = json!({ "type": "object", "properties": { "ok": { "type": "boolean" } } });
+    let format =
+        json!({ "format": { "type": "json_schema", "name": "n", "schema": schema, "strict": true } });
+    for more in [
+        json!({ "tool_choice": "required" }),
+        json!({ "tool_choice": { "type": "function", "name": "add" }, "parallel_tool_calls": false }),
+        json!({ "text": format, "tools": [] }),
+    ] {
+        let parsed = parsed(&body(more.clone())).unwrap_or_else(|refusal| panic!("{}", refusal.error));
+        assert!(parsed.params.grammar.is_some(), "{more}");
+    }
 }
