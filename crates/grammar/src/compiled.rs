@@ -5,8 +5,8 @@ use llguidance::api::{ParserLimits, StopReason};
 use llguidance::{Matcher, TokenParser};
 use plimsoll_base::{Error, Result};
 
-/// Most bytes of a grammar for each thread that computes masks: 4,000 states of a lexer of up to 2 kB, 50,000 symbols,
-/// and the matchers of its responses.
+/// Most bytes of a grammar for each thread that computes masks, an estimate: 4,000 states of a lexer of up to 2 kB,
+/// 50,000 symbols, and the matchers of its responses.
 pub const GRAMMAR_BYTES: u64 = 12 << 20;
 
 /// Limits on one grammar and on one mask. The library's rates: 50,000 units of fuel a millisecond for a new lexer,

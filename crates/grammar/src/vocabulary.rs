@@ -11,7 +11,7 @@ use std::sync::Arc;
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
 /// Bytes of a vocabulary for each of its tokens: the tree, and trees of the parts that strings of JSON often have.
-/// Measured at 140 to 190 bytes.
+/// An estimate.
 const BYTES_PER_TOKEN: u64 = 256;
 
 /// Stack of the thread that compiles a grammar, of which the longest chain of references that `FORM_BYTES_MAX` has room

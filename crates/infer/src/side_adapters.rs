@@ -135,6 +135,9 @@ fn check_built(adapter: &Adapter, model: &OpenModel) -> Result<()> {
         "experts, or the heads of latent attention, have adapters"
     } else if model.encodings.is_some() {
         "the base is a GGUF file"
+    } else if adapter.config.quantize.is_some() {
+        // Alone it is served on that base: others would have other bits.
+        "an adapter was trained on a base of fewer bits"
     } else {
         return Ok(());
     };

@@ -110,8 +110,8 @@ pub fn bytes(number: &str, unit: &str) -> f64 {
 
 /// True if a planned amount is what it was when the page was written, as far as builds and machines allow.
 pub fn is_near(shown: f64, now: f64) -> bool {
-    // From a GiB on, amounts are printed to a tenth of one.
-    let rounding = if shown.min(now) >= 1024.0 * MIB { 102.4 * MIB } else { 0.0 };
+    // From a GiB on, a page has amounts to a tenth of one.
+    let rounding = if shown.min(now) >= 1024.0 * MIB { 51.2 * MIB } else { 0.0 };
     (shown - now).abs() <= rounding + SLACK_BYTES.max(SLACK_SHARE * now)
 }
 

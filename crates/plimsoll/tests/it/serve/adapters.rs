@@ -58,6 +58,14 @@ fn requests_choose_among_adapters_and_get_the_bits_of_each_alone() {
         });
         assert_eq!(each, [&of_a, &of_b, &of_model, &of_a].map(Clone::clone));
     }
+    // Alone it would be served on a base of 4 bits.
+    let config = folder.read("a/checkpoints/latest/adapter_config.json");
+    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+    config["base_quantization"] = json!("nf4");
+    std::fs::write(std::path::Path::new(&a).join("adapter_config.json"), config.to_string()).expect("a file");
+    let output = plimsoll(&["serve", "builtin:nano", "--port", "0", &named[0]]);
+    let words = text(&output.stderr);
+    assert!(words.contains("error[adapter-slots-unsupported]") && words.contains("fewer bits"), "{words}");
     let unknown = server.post("/v1/completions", &json!({ "prompt": "1+1=", "model": "three" }));
     assert!(unknown.status == 404 && unknown.body.contains("base, one, two"), "{}", unknown.body);
 }
