@@ -36,13 +36,14 @@ pub const ALLOWED: &str = "
     tinker   <- base algo serve
     infer    <- base arch memory algo files text images grammar reward config plan run device devices model rollout train serve
     rl       <- base arch memory algo files text reward textenv ranks config plan run device devices model rollout train serve infer
+    tenants  <- base arch memory algo files text config plan device devices model rollout train serve infer tinker
     agent    <- base memory env files worker collect algo device devices model train config plan run
     bench    <- base arch memory algo files reward device devices rollout train config plan run infer rl
     doctor   <- base memory
     stacks   <- base arch
     launch   <- base
     python   <- base memory env worker collect
-    plimsoll <- base arch memory files text images env reward collect ranks config plan run device devices doctor stacks launch serve infer rl agent bench
+    plimsoll <- base arch memory files text images env reward collect ranks config plan run device devices doctor stacks launch serve infer rl tinker tenants agent bench
 ";
 
 type Table = BTreeMap<String, BTreeSet<String>>;

@@ -33,6 +33,7 @@ pub fn verb_facts(run: &SamplerSpec, model: &OpenModel, prompt_tokens: usize, pr
         trainers: Hosts::one(1),
         card: None,
         sight: None,
+        tenants: None,
         models: PerRole::none(),
         adapters: PerRole::none(),
         encodings: PerRole::none().with(RoleName::Actor, model.encodings),

@@ -75,6 +75,7 @@ pub fn sample_with_adapter(run: &mut SamplerSpec, model: &OpenModel) {
             of_critic: false,
             merge: Auto::Value(false),
             slots: 0,
+            trained_slots: 0,
         }
     });
 }
@@ -113,7 +114,17 @@ pub fn reward_adapters(run: &SamplerSpec, others: &PerRole<OpenModel>) -> PerRol
         let config = &other.adapter.as_ref()?.config;
         let AdapterConfig { alpha, rslora, .. } = *config;
         let (shape, scale, quantize) = (config.shape(), config.scale() as f32, base_quantize(run, other));
-        Some(Lora { shape, scale, alpha, rslora, merge: false, quantize, tower: None, slots: 0 })
+        Some(Lora {
+            shape,
+            scale,
+            alpha,
+            rslora,
+            merge: false,
+            quantize,
+            tower: None,
+            slots: 0,
+            trained_slots: 0,
+        })
     };
     others.rewards().fold(PerRole::none(), |all, (role, other)| all.with(role, of(other)))
 }

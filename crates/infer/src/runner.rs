@@ -12,7 +12,7 @@ use plimsoll_config::VerbFile;
 use plimsoll_device::{Device, OpenOptions, Sampling};
 use plimsoll_devices::BoxedDevice;
 use plimsoll_files::OpenModel;
-use plimsoll_memory::Arena;
+use plimsoll_memory::{Arena, InPhase};
 use plimsoll_plan::{RoleName, RunShape, devices};
 use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::{Live, Request, RolloutStats, StopCondition};
@@ -86,6 +86,15 @@ impl<'a> Runner<'a> {
     /// Calls `body` with the engine's live form, as `Sampler::live`.
     pub fn live<T>(&mut self, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         self.sampler.live(&self.models[0], body)
+    }
+
+    /// Calls `body` as `Sampler::live_and_phase` does, and with the model.
+    pub fn live_and_phase<T>(
+        &mut self,
+        body: impl for<'x> FnOnce(Live<'x, 'a, 'x>, &'x InPhase<'x>, &'x BoundModel<'a>) -> T,
+    ) -> T {
+        let Runner { sampler, models, .. } = self;
+        sampler.live_and_phase(&models[0], body)
     }
 
     /// Calls `body` with the engine's live form of the model with one slot's adapter in all rows, with a factor.

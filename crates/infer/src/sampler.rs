@@ -8,7 +8,7 @@ use crate::phases::enter;
 use crate::served_images::ServedTower;
 use crate::sight::TowerOf;
 use crate::weights::Loading;
-use plimsoll_base::{Phase, Result};
+use plimsoll_base::Result;
 use plimsoll_config::Rollout;
 use plimsoll_device::{Device, Sampling};
 use plimsoll_files::Head;
@@ -141,6 +141,17 @@ impl<'a> Sampler<'a> {
         self.live_of(of.decoder(), body)
     }
 
+    /// Calls `body` as `live` does, and with the phase, whose other regions are those of passes that train in between.
+    pub fn live_and_phase<T>(
+        &mut self,
+        of: &BoundModel<'a>,
+        body: impl for<'x> FnOnce(Live<'x, 'a, 'x>, &'x InPhase<'x>, &'x BoundModel<'a>) -> T,
+    ) -> T {
+        let (phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
+        let model = Model { dev: self.dev, decoder: of.decoder(), acts, sight: None };
+        body(Live::new(model, &mut self.engine, Samples::to_write(&mut self.samples)), &phase, of)
+    }
+
     /// Calls `body` as `live` does, with another decoder over the model's regions.
     pub fn live_of<T>(&mut self, decoder: &Decoder<'a>, body: impl FnOnce(Live<'_, 'a, '_>) -> T) -> T {
         let (_phase, acts) = begin(self.dev, &mut self.overlay, self.shape);
@@ -168,13 +179,13 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// Begins the phase Rollout, and resolves its activations.
+/// Begins the phase in which responses are drawn, and resolves its activations.
 fn begin<'p>(
     dev: &dyn Device,
     overlay: &'p mut Overlay<'_>,
     shape: &RunShape,
 ) -> (InPhase<'p>, Activations<'p>) {
-    let phase = enter(dev, overlay, Phase::Rollout);
+    let phase = enter(dev, overlay, shape.rollout_phase());
     let acts = Activations::bind(&phase, Mode::Rollout { truncates: shape.truncates }, shape.engine.pass());
     (phase, acts)
 }

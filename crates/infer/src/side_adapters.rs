@@ -70,6 +70,7 @@ impl SideAdapters {
             of_critic: false,
             merge: Auto::Value(false),
             slots: self.files.len() as u32,
+            trained_slots: 0,
         })
     }
 
@@ -117,6 +118,26 @@ impl<'a> BoundModel<'a> {
         let (table, adapters) = self.adapters.as_ref().expect("a plan with slots");
         (table, adapters.slots.expect("a plan with slots"), self.shape.lora.expect("a plan with slots"))
     }
+}
+
+/// Refuses a model whose layers cannot all have adapters side by side.
+///
+/// Errors: `adapter-slots-unsupported`.
+pub fn check_slots(model: &OpenModel) -> Result<()> {
+    let mut sites =
+        (0..model.spec.layers.len()).flat_map(|layer| model.spec.layer(layer).sites().collect::<Vec<_>>());
+    let of_experts = (0..model.spec.layers.len()).any(|layer| model.spec.layer(layer).experts().is_some());
+    let what = if model.adapter.is_some() {
+        "the model is an adapter itself"
+    } else if of_experts {
+        "the model has experts"
+    } else if sites.any(|site| site.is_of_heads()) {
+        "heads of latent attention have adapters"
+    } else {
+        return Ok(());
+    };
+    let message = format!("adapters side by side on {}: not built where {what}", model.source);
+    Err(Error::usage("adapter-slots-unsupported", message).hint("serve a dense model"))
 }
 
 /// Refuses what slots are not built for.

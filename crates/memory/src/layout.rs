@@ -194,6 +194,13 @@ impl Layout {
         self.regions.extend(other.regions);
     }
 
+    /// Makes every region of the arena that is not resident one of `phase` alone, so that none overlays another that
+    /// phases had kept apart.
+    pub fn side_by_side(&mut self, phase: Phase) {
+        let of_phases = |region: &&mut Region| region.place == Place::Arena && !region.phases.is_resident();
+        self.regions.iter_mut().filter(of_phases).for_each(|region| region.phases = PhaseSet::of(&[phase]));
+    }
+
     pub fn find(&self, name: &str) -> Option<&Region> {
         self.regions.iter().find(|r| r.name == name)
     }

@@ -272,9 +272,9 @@ pub struct Activations<'p> {
 }
 
 impl<'p> Activations<'p> {
-    /// Resolves the handles of a pass whose regions `layout` returned.
+    /// Resolves the handles of a pass whose regions `layout` returned: in the pass's own phase, or in one that has the
+    /// regions of several side by side.
     pub fn bind(phase: &InPhase<'p>, mode: Mode, limits: PassLimits) -> Activations<'p> {
-        assert_eq!(phase.phase(), mode.phase(), "the pass belongs to another phase");
         let name = mode.prefix();
         let get = |what: &str| phase.get(&format!("{name}.{what}"));
         let buf = |what: &str| phase.buf(&format!("{name}.{what}"));

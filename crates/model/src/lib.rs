@@ -34,8 +34,8 @@ mod whole;
 pub use activations::taught::TeacherHead;
 pub use activations::{Activations, Mode, PassLimits, Recompute, Target, layout as activations_layout};
 pub use adapters::{
-    Adapters, AdaptersFrom, Merged, NO_SLOT, SlotTable, layout as adapters_layout, load_adapters,
-    slots_layout,
+    Adapters, AdaptersFrom, Merged, NO_SLOT, SeededSlot, SlotBufs, SlotFile, SlotTable, SlotTensors,
+    fill_slot, layout as adapters_layout, load_adapters, save_slot, slots_layout,
 };
 pub use backward::{Derivatives, Gradients, RowGradients, Stage, backward, backward_part};
 pub use cache_index::CacheIndex;

@@ -244,7 +244,7 @@ fn restore_param(
 
 /// Calls `each` with the rows of a tensor on disk from `first` on, in runs of rows that are neighbours in the parameter
 /// too: the first one's index among the part's rows, and the run.
-fn each_run(
+pub(crate) fn each_run(
     part: &Part,
     param: &Param,
     first: usize,

@@ -1,6 +1,7 @@
 //! The axes of the search: every knob that a run file may leave open is one row, with its type and its choices from the
 //! most memory to the least; a single choice if the run file sets it.
 
+use crate::facts::TenantPasses;
 use crate::lora::merges;
 use crate::planner::Planner;
 use crate::shape::Offload;
@@ -141,7 +142,11 @@ fn precisions(_: &Planner<'_>, run: &RunSpec) -> Vec<(OptimizerDType, DType)> {
 
 fn recomputes(planner: &Planner<'_>, run: &RunSpec) -> Vec<Recompute> {
     let mut all = vec![Recompute::None, Recompute::Cheap, Recompute::Layer, Recompute::Offload];
-    let Some(TrainingSpec { train, .. }) = run.trains.training() else { return vec![Recompute::None] };
+    let Some(TrainingSpec { train, .. }) = run.trains.training() else {
+        // Tenants' passes keep all in the arena, next to the cache that is sampled from.
+        all.truncate(if planner.facts.tenants.is_some() { 3 } else { 1 });
+        return all;
+    };
     match train.recompute {
         Auto::Value(RunRecompute::None) => all.truncate(1),
         Auto::Value(RunRecompute::Cheap) => all = vec![Recompute::Cheap],
@@ -209,6 +214,9 @@ fn micro_batches(planner: &Planner<'_>, run: &RunSpec) -> Vec<usize> {
     let given = run.trains.training().and_then(|training| training.train.micro_batch_tokens.value());
     if let Some(tokens) = given {
         return vec![tokens as usize];
+    }
+    if let Some(TenantPasses { tokens, .. }) = planner.facts.tenants {
+        return vec![tokens];
     }
     // Both halves of a pair are in one micro-batch.
     let responses = if run.learns_from() == Some(LearnsFrom::Pairs) { 2 } else { 1 };

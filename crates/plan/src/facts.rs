@@ -56,6 +56,17 @@ pub struct Facts {
     pub card: Option<Card>,
     /// The images of its prompts; none without images.
     pub sight: Option<SightShape>,
+    /// What trains a server's adapters side by side; none where nothing does.
+    pub tenants: Option<TenantPasses>,
+}
+
+/// The passes that train the adapters of a server's tenants. How sequences are cut follows from it alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantPasses {
+    /// Rows of a micro-batch, and rows through its head.
+    pub tokens: usize,
+    /// Sequences of a micro-batch.
+    pub sequences: usize,
 }
 
 /// Bytes of host memory outside the arena that do not depend on the run's limits.

@@ -155,6 +155,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
         trainers: Hosts::one(1),
         card: None,
         sight: None,
+        tenants: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.critic().is_some().then_some(spec))
             .with(RoleName::TEACHER, run.distill().is_some().then_some(spec))

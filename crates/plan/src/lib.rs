@@ -33,6 +33,7 @@ mod step_arrays;
 pub mod svg;
 mod tables;
 mod teacher;
+mod tenants;
 mod work;
 
 pub use cost::{StepCost, least_optimizer_bytes};
@@ -40,8 +41,8 @@ pub use disk::checkpoint_bytes;
 pub use duration::duration;
 pub use evaluations::Evaluations;
 pub use facts::{
-    DiskFacts, Facts, HostFacts, SAMPLES_KEPT, disk_facts, environments_image_bytes, image_bytes, rows_kept,
-    samples_kept, staging_bytes, tokenizer_bytes, trained_rows_kept,
+    DiskFacts, Facts, HostFacts, SAMPLES_KEPT, TenantPasses, disk_facts, environments_image_bytes,
+    image_bytes, rows_kept, samples_kept, staging_bytes, tokenizer_bytes, trained_rows_kept,
 };
 pub use hosts::Hosts;
 pub use limits::{limits_of, machine_limits, parse_limits};
@@ -56,7 +57,7 @@ pub use regions::{LOAD_LINE_KINDS, kernel_bytes, kernel_row, process_rows, proce
 pub use render::{pool_lines, pools_json, region_lines};
 pub use report::{AutoReport, Hint, PlanReport, Resolved, Setting, SmallestLimits};
 pub use role_name::{PerRole, RoleName};
-pub use roles::{PassShape, RoleShape, UpdateShape, WeightsAre};
+pub use roles::{PassShape, RoleShape, UpdateShape, WeightsAre, trained_slot};
 pub use shape::{Offload, RunShape, Training};
 pub use sight::{DECODERS, SightShape};
 pub use sight_regions::TEACHER_SEES;

@@ -19,6 +19,8 @@ pub struct Lora {
     pub tower: Option<TowerSpec>,
     /// Adapters side by side, of which each response has one or none; 0 for one that all have.
     pub slots: u32,
+    /// The first of them, which are trained too, each with its own gradients and states.
+    pub trained_slots: u32,
 }
 
 /// An adapter that a critic trains together with its head.
@@ -61,7 +63,8 @@ pub(crate) fn merges(run: &RunSpec) -> Vec<bool> {
 
 /// Returns the plan's view of a run file's adapters of a model.
 fn lora(spec: &LoraSpec, model: &ModelSpec, merge: bool) -> Lora {
-    let LoraSpec { rank, targets, alpha, rslora, quantize, slots, .. } = *spec;
+    let LoraSpec { rank, targets, alpha, rslora, quantize, slots, trained_slots, .. } = *spec;
     let shape = LoraShape { rank, targets: targets.of_model(model) };
-    Lora { shape, scale: spec.scale() as f32, alpha, rslora, merge, quantize, tower: None, slots }
+    let scale = spec.scale() as f32;
+    Lora { shape, scale, alpha, rslora, merge, quantize, tower: None, slots, trained_slots }
 }

@@ -7,7 +7,7 @@ use crate::roles::{PassShape, RoleShape, WeightsAre};
 use crate::shape::{RunShape, Training};
 use crate::step_arrays::{StepArrays, StepPart};
 use plimsoll_arch::{ModelSpec, TensorRow, layer_rows};
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::{Bytes, Phase, Result};
 use plimsoll_config::{Auto, Exchange};
 use plimsoll_device::{PORTION_BYTES, ScratchLimits};
 use plimsoll_files::Head;
@@ -115,6 +115,9 @@ impl RunShape {
             layout.extend(role.activations(pass)?);
             layout.extend(self.images_of_pass(pass)?);
         }
+        if self.samples_while_it_trains() {
+            layout.side_by_side(Phase::Update);
+        }
         let passes = if self.head == Head::Vocabulary { self.recorded } else { 0 };
         let beyond = self.row().beyond;
         let (ranks, layers, network) =
@@ -128,6 +131,16 @@ impl RunShape {
         host_row(&mut layout, "serve.prefixes", "serve", Place::Heap, self.prefix_bytes());
         self.disk_rows(&mut layout);
         Ok(layout)
+    }
+
+    /// True if responses are drawn between the passes that train: all regions are then there at one time.
+    pub fn samples_while_it_trains(&self) -> bool {
+        self.lora.is_some_and(|lora| lora.trained_slots > 0)
+    }
+
+    /// Returns the phase in which responses are drawn.
+    pub fn rollout_phase(&self) -> Phase {
+        if self.samples_while_it_trains() { Phase::Update } else { Phase::Rollout }
     }
 
     /// Returns the bytes of the network library of ranks on different hosts; none if they do not use it.
@@ -452,7 +465,7 @@ impl RunShape {
         for (name, bytes) in self.held_rows() {
             host_row(layout, name, "device", Place::Process, bytes.0);
         }
-        if let Some(training) = &self.training {
+        if let Some(training) = self.training.as_ref().filter(|_| !self.samples_while_it_trains()) {
             training_rows(layout, self.arenas(), training.trackers);
             let requests = training.teacher.as_ref().map_or(0, |teacher| teacher.requests.0);
             host_row(layout, "teacher.requests", "rl", Place::Heap, requests);

@@ -11,7 +11,7 @@ use crate::teacher::TeacherShape;
 use plimsoll_arch::{ModelSpec, Quantization};
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
 use plimsoll_files::{Head, is_written_whole};
-use plimsoll_memory::Layout;
+use plimsoll_memory::{Layout, Pool};
 use plimsoll_model::{
     Coding, Mode, ParamTable, PassLimits, SlotTable, Target, activations_layout, adapters_layout, rope,
     streamed_layout,
@@ -107,6 +107,32 @@ pub enum WeightsAre {
     FirstRoles,
     /// The same where all ranks share them out: they stream through slots of the role's own.
     FirstRolesParts,
+}
+
+/// Returns the name of what belongs to one of a role's trained adapters.
+pub fn trained_slot(role: &str, slot: usize) -> String {
+    format!("{role}.slot{slot}")
+}
+
+/// Returns the regions of trained adapters side by side: the gradients of one request, and for each adapter those that
+/// wait for its step, and its states.
+fn of_slots(
+    (name, slots): (&str, u32),
+    table: &ParamTable,
+    pool: Pool,
+    states: impl Fn(&str) -> Result<Layout>,
+) -> Result<Layout> {
+    let mut layout = states(name)?;
+    layout.regions.retain(|region| !region.phases.is_resident());
+    for slot in 0..slots as usize {
+        let of = trained_slot(name, slot);
+        let mut own = states(&of)?;
+        own.regions.retain(|region| region.phases.is_resident());
+        layout.extend(own);
+        let sums = format!("{of}.sums");
+        layout.arena(&sums, "train", pool, PhaseSet::RESIDENT, &[table.elements], DType::F32)?;
+    }
+    Ok(layout)
 }
 
 /// A role in the plan: its model, its weights and its passes.
@@ -257,26 +283,40 @@ impl RoleShape {
         if let Some(merged) = self.merged() {
             resident(&mut layout, "merged", merged.elements, self.weights)?;
         }
-        if let Some(UpdateShape { pass, share, spread, dtypes, offloads_states, muon, .. }) = self.update {
-            let phase = pass.mode.phase();
-            let table = self.trained();
-            layout.extend(optimizer_layout(name, &table, dtypes, pool, phase, offloads_states, share.ranks)?);
-            if muon {
-                let (at, stored) = ((pool, PhaseSet::of(&[phase])), [self.weights, dtypes.grads]);
-                layout.extend(muon_layout(name, &table, stored, at, share.ranks)?);
-            }
-            if share.ranks > 1 && !plimsoll_devices::of(self.target.kind).reads_ranks_in_place {
-                let shape = LandingShape {
-                    ranks: share.ranks,
-                    spread,
-                    summing: dtypes.summing,
-                    partial: dtypes.partial_on(table.device, share.ranks),
-                    sums: dtypes.grads,
-                    rows: pass.limits.rows as u32,
-                    hidden: self.spec.hidden,
-                };
-                layout.extend(landing_layout(name, &table, pool, phase, shape)?);
-            }
+        if let Some(update) = &self.update {
+            layout.extend(self.update_states(update)?);
+        }
+        Ok(layout)
+    }
+
+    /// Returns the regions of an update: gradients, states, and what exchanges them between ranks.
+    fn update_states(&self, update: &UpdateShape) -> Result<Layout> {
+        let (name, pool) = (self.name.name(), self.target.pool);
+        let mut layout = Layout::new();
+        let UpdateShape { pass, share, spread, dtypes, offloads_states, muon, .. } = *update;
+        let phase = pass.mode.phase();
+        let table = self.trained();
+        let states =
+            |of: &str| optimizer_layout(of, &table, dtypes, pool, phase, offloads_states, share.ranks);
+        match self.lora.map_or(0, |lora| lora.trained_slots) {
+            0 => layout.extend(states(name)?),
+            slots => layout.extend(of_slots((name, slots), &table, pool, states)?),
+        }
+        if muon {
+            let (at, stored) = ((pool, PhaseSet::of(&[phase])), [self.weights, dtypes.grads]);
+            layout.extend(muon_layout(name, &table, stored, at, share.ranks)?);
+        }
+        if share.ranks > 1 && !plimsoll_devices::of(self.target.kind).reads_ranks_in_place {
+            let shape = LandingShape {
+                ranks: share.ranks,
+                spread,
+                summing: dtypes.summing,
+                partial: dtypes.partial_on(table.device, share.ranks),
+                sums: dtypes.grads,
+                rows: pass.limits.rows as u32,
+                hidden: self.spec.hidden,
+            };
+            layout.extend(landing_layout(name, &table, pool, phase, shape)?);
         }
         Ok(layout)
     }

@@ -271,8 +271,11 @@ impl Planner<'_> {
     fn shape(&self, run: &RunSpec, knobs: &Knobs) -> (RunShape, Resolved) {
         let weights = run.model_options.dtype.dtype();
         let engine = self.engine(run, knobs.sequences);
-        let pack = self.pack(run, knobs);
-        let training = (self.purpose == Purpose::Train).then(|| self.training(run, weights, pack, knobs));
+        let pack = self.facts.tenants.map_or_else(|| self.pack(run, knobs), |of| of.pack(self.pass_caches()));
+        let training = match (self.purpose, self.facts.tenants) {
+            (Purpose::Train, _) => Some(self.training(run, weights, pack, knobs)),
+            (Purpose::Sample, tenants) => tenants.map(|_| self.tenants_training(weights, pack, knobs)),
+        };
         let (optimizer_dtype, grad_dtype) = knobs.precision;
         let staging = self.facts.host.staging.min(knobs.staging).max(Bytes(STAGING_BYTES_MIN));
         let resolved = Resolved {

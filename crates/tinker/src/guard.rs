@@ -42,6 +42,11 @@ impl TokenTenants {
         Ok(TokenTenants { tokens, hosts })
     }
 
+    /// Returns how many tenants there are.
+    pub fn count(&self) -> usize {
+        self.tokens.len().max(1)
+    }
+
     /// Returns the tenant of a request.
     ///
     /// Errors: `serve-host-refused`, `tinker-token-wrong`.

@@ -59,6 +59,15 @@ pub struct TinkerLimits {
     pub compact_bytes: u64,
 }
 
+impl TinkerLimits {
+    /// Returns the most bytes of the host's memory that requests and results of some tenants take.
+    pub fn host_bytes(&self, tenants: usize) -> usize {
+        // A request is there as bytes, as what was read of them, and as a record on its way to the disk.
+        let pending = tenants.saturating_mul(self.pending_bytes).saturating_mul(2);
+        BODIES_BYTES_MAX.saturating_add(pending).saturating_add(self.result_bytes)
+    }
+}
+
 impl Default for TinkerLimits {
     fn default() -> TinkerLimits {
         TinkerLimits {

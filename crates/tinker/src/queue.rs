@@ -71,25 +71,34 @@ impl<T> JobQueue<T> {
         self.wake.notify_all();
     }
 
-    /// Takes the next job of a lane, for which it waits up to `wait`. The model of the job gets no other until
-    /// `JobQueue::done`.
-    pub fn take(&self, lane: Lane, wait: Duration) -> Option<(Job, T)> {
+    /// Takes the next job of a lane with its tenant, for which it waits up to `wait`. The job's model gets no other
+    /// until `JobQueue::done`.
+    pub fn take(&self, lane: Lane, wait: Duration) -> Option<(Job, T, String)> {
         let until = Instant::now() + wait;
         let mut state = self.lock();
         loop {
             let Lanes { training, sampling, busy, .. } = &mut *state;
             let turns = if lane == Lane::Training { training } else { sampling };
-            if let Some((job, with)) = turns.pop(busy) {
+            if let Some((job, with, tenant)) = turns.pop(busy) {
                 if let Some(model) = job.model() {
                     state.busy.insert(model.to_string());
                 }
-                return Some((job, with));
+                return Some((job, with, tenant));
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || state.is_closed {
                 return None;
             }
             state = self.wake.wait_timeout(state, left).expect("no holder panics").0;
+        }
+    }
+
+    /// Waits up to `longest` until something changes: a job has come, a model is free, no more will come. Returns at
+    /// once if a job of the sampling lane is there.
+    pub fn wait(&self, longest: Duration) {
+        let state = self.lock();
+        if state.sampling.ring.is_empty() && !state.is_closed {
+            drop(self.wake.wait_timeout(state, longest).expect("no holder panics"));
         }
     }
 
@@ -139,7 +148,7 @@ impl<T> Turns<T> {
 
     /// Takes the first job that fits the deficit of the tenant whose turn it is. A tenant none of whose jobs can go now
     /// is passed over and gains nothing.
-    fn pop(&mut self, busy: &BTreeSet<String>) -> Option<(Job, T)> {
+    fn pop(&mut self, busy: &BTreeSet<String>) -> Option<(Job, T, String)> {
         let mut idle = 0;
         while idle < self.ring.len() {
             let name = self.ring.front()?.clone();
@@ -152,12 +161,12 @@ impl<T> Turns<T> {
             let cost = tenant.jobs[at].0.cost_tokens();
             if cost <= tenant.deficit {
                 tenant.deficit -= cost;
-                let taken = tenant.jobs.remove(at);
+                let (job, with) = tenant.jobs.remove(at)?;
                 if tenant.jobs.is_empty() {
                     self.tenants.remove(&name);
                     self.ring.pop_front();
                 }
-                return taken;
+                return Some((job, with, name));
             }
             // Alone it needs no turns of the others.
             let is_alone = self.ring.len() == 1;
@@ -196,7 +205,7 @@ mod tests {
     }
 
     fn take(queue: &JobQueue<u32>) -> Option<u32> {
-        let (job, with) = queue.take(Lane::Training, Duration::ZERO)?;
+        let (job, with, _) = queue.take(Lane::Training, Duration::ZERO)?;
         job.model().into_iter().for_each(|model| queue.done(model));
         Some(with)
     }

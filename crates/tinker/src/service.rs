@@ -15,6 +15,7 @@ use crate::record::{Record, RecoveryPoint, RequestEnding, RequestKey, RequestTas
 use crate::replies::{ending_of, step_reply, widths_of};
 use crate::state::{Core, Released, Shut, now, stamped};
 use plimsoll_base::{Error, Result};
+use plimsoll_serve::guard::Guard;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -89,6 +90,7 @@ enum Purpose {
 /// A job that was given to the engine. What is dropped without an answer is done again after a restart.
 pub struct TakenJob {
     pub job: Job,
+    tenant: String,
     purpose: Purpose,
     service: Arc<Tinker>,
 }
@@ -97,6 +99,11 @@ impl TakenJob {
     /// Returns true if its client has given it up: the engine may answer anything.
     pub fn is_cancelled(&self) -> bool {
         matches!(self.purpose, Purpose::Request(number) if self.service.lock().is_cancelled(number))
+    }
+
+    /// Returns a hash of whose job it is: those of one tenant alone share what they have computed.
+    pub fn salt(&self) -> [u8; 32] {
+        Guard { token: Some(self.tenant.clone()), hosts: Vec::new() }.salt()
     }
 
     /// Answers the job. An error must have left the model as it was.
@@ -135,7 +142,8 @@ impl Tinker {
     pub fn take(self: &Arc<Tinker>, lane: Lane, wait: Duration) -> Option<TakenJob> {
         let until = Instant::now() + wait;
         loop {
-            let (job, purpose) = self.queue.take(lane, until.saturating_duration_since(Instant::now()))?;
+            let (job, purpose, tenant) =
+                self.queue.take(lane, until.saturating_duration_since(Instant::now()))?;
             let refused = {
                 let core = self.lock();
                 let failing = job.model().and_then(|model| core.failing(model));
@@ -145,7 +153,7 @@ impl Tinker {
                     .or(is_cancelled.then(|| Error::new("tinker-future-gone", "the request was cancelled")))
             };
             match refused {
-                None => return Some(TakenJob { job, purpose, service: self.clone() }),
+                None => return Some(TakenJob { job, tenant, purpose, service: self.clone() }),
                 Some(error) => self.answer(&job, purpose, Err(error)),
             }
         }
@@ -154,6 +162,11 @@ impl Tinker {
     /// Returns all that is saved and known: an engine may remove anything else when it starts.
     pub fn stores(&self) -> Vec<StoreId> {
         self.lock().tables.stores.clone()
+    }
+
+    /// Waits up to `longest` for a job of either lane, or for the end.
+    pub fn wait(&self, longest: Duration) {
+        self.queue.wait(longest);
     }
 
     /// Returns the jobs that wait in a lane.

@@ -26,7 +26,7 @@ pub struct Sequence<'a> {
 pub struct HeadRow {
     /// Index into the sequences.
     pub sequence: u32,
-    /// Index into its response.
+    /// Index into its response; with `Heads::Targets`, into what is predicted.
     pub token: u32,
 }
 
@@ -37,6 +37,8 @@ pub enum Heads {
     Tokens,
     /// One for each sequence: the row of its last token.
     End,
+    /// As many for each token of a prompt: the response is what its rows predict, one after the other, and has no rows.
+    Targets,
 }
 
 /// Options for packing sequences into micro-batches.
@@ -88,7 +90,7 @@ impl PackLimits {
     pub fn pass_of(&self, heads: Heads) -> PassLimits {
         let pass = self.pass();
         match heads {
-            Heads::Tokens => pass,
+            Heads::Tokens | Heads::Targets => pass,
             Heads::End => PassLimits { head_rows: pass.copies.min(pass.head_rows), ..pass },
         }
     }
@@ -353,7 +355,11 @@ impl Packer {
             return self.push_head(first_row + rows - 1, 0, which, rows - 1);
         }
         for (token, &target) in sequence.response.iter().enumerate() {
-            let row = if token == 0 { root_row + prompt - 1 } else { first_row + token - 1 };
+            let row = match (heads, token) {
+                (Heads::Targets, _) => root_row + token / (sequence.response.len() / prompt),
+                (_, 0) => root_row + prompt - 1,
+                _ => first_row + token - 1,
+            };
             self.push_head(row, target, which, token);
         }
     }
@@ -397,7 +403,11 @@ pub(crate) fn unit<'s, 'a>(how: Packing, sequences: &'s [Sequence<'a>]) -> &'s [
 
 /// Returns the rows of a response.
 fn own_rows(heads: Heads, sequence: &Sequence<'_>) -> usize {
-    sequence.response.len() - usize::from(heads == Heads::Tokens)
+    match heads {
+        Heads::Tokens => sequence.response.len() - 1,
+        Heads::End => sequence.response.len(),
+        Heads::Targets => 0,
+    }
 }
 
 /// Returns what sequences of one group take together.
@@ -413,7 +423,7 @@ pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], has_prompt: bool) -> Nee
     for sequence in unit {
         let rows = own_rows(heads, sequence);
         need.rows += rows;
-        need.head_rows += if heads == Heads::Tokens { rows + 1 } else { 1 };
+        need.head_rows += if heads == Heads::End { 1 } else { sequence.response.len() };
         if rows > 0 {
             let blocks = (prompt % KV_BLOCK + rows).div_ceil(KV_BLOCK);
             need.segments += 1;

@@ -22,6 +22,8 @@ pub struct LoraSpec {
     pub merge: Auto<bool>,
     /// Adapters side by side, of which each response has one or none; 0 for the model's own.
     pub slots: u32,
+    /// The first of them, which are trained too.
+    pub trained_slots: u32,
 }
 
 impl LoraSpec {
@@ -37,6 +39,7 @@ impl LoraSpec {
             of_critic: lora.critic == CriticLearns::Adapter,
             merge: lora.merge,
             slots: 0,
+            trained_slots: 0,
         }
     }
 

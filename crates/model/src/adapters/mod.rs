@@ -22,6 +22,7 @@ pub use handles::{Adapters, LayerAdapters};
 pub use load::{AdaptersFrom, load_adapters};
 pub use merged::Merged;
 pub use regions::layout;
+pub use slot_files::{SeededSlot, SlotBufs, SlotFile, SlotTensors, fill_slot, save_slot};
 pub(crate) use slots::SlotRows;
 pub use slots::{NO_SLOT, SlotTable, slots_layout};
 pub(crate) use woven::Woven;

@@ -88,6 +88,7 @@ fn facts(run: &RunSpec) -> Facts {
         trainers: Hosts::one(1),
         card: None,
         sight: None,
+        tenants: None,
         models: PerRole::none()
             .with(RoleName::Critic, run.critic().is_some().then_some(spec))
             .with(RoleName::TEACHER, run.distill().is_some().then_some(spec)),

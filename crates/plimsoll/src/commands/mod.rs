@@ -25,6 +25,7 @@ mod plan;
 mod plan_images;
 mod reproduce;
 mod serve;
+mod serve_train;
 mod train;
 mod watch;
 

@@ -1,6 +1,7 @@
 //! `serve RUN-or-MODEL`: answers requests over HTTP until it is asked to stop.
 
 use super::layers::{Sets, flag, run_file_of, run_file_of_model, text_flag};
+use super::serve_train::{self, At, TrainArgs, unfit};
 use crate::listening::{listen, refused};
 use crate::{output, signals};
 use plimsoll_base::{Error, Exit, Result, shown};
@@ -30,6 +31,7 @@ Examples:
   plimsoll serve builtin:nano
   plimsoll serve runs/out/first                          the newest checkpoint of a run, with the run's template
   plimsoll serve hf:Qwen/Qwen2.5-0.5B-Instruct --port 8000
+  plimsoll serve hf:Qwen/Qwen2.5-0.5B-Instruct --train adapters    for clients of Tinker's API
   PLIMSOLL_SERVE_TOKEN=$(openssl rand -hex 16) plimsoll serve M --bind 0.0.0.0 --host gpu7.lab")]
 pub struct Args {
     /// A directory, file.gguf, hf:org/name, pypi:package, builtin:nano or random:PRESET; or a run file or the directory
@@ -90,10 +92,15 @@ pub struct Args {
     #[arg(long)]
     checked: bool,
     #[command(flatten)]
+    training: TrainArgs,
+    #[command(flatten)]
     sets: Sets,
 }
 
 pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    if let Some(folder) = &args.training.train {
+        return train(args, folder, quiet);
+    }
     let token = token(args)?;
     let image_hosts = image_hosts(args)?;
     let Settings { verb, is_length_open, is_run } = settings(args, quiet)?;
@@ -130,6 +137,25 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         _ => Exit::Terminated,
     };
     Ok(ExitCode::from(exit as u8))
+}
+
+/// Serves clients that train adapters.
+fn train(args: &Args, folder: &Path, quiet: bool) -> Result<ExitCode> {
+    let given = [
+        ("--adapter", !args.adapters.is_empty()),
+        ("--images", args.images > 0),
+        ("--image-hosts", !args.image_hosts.is_empty()),
+        ("--prompt-tokens", args.prompt_tokens.is_some()),
+        ("--max-new-tokens", args.max_new_tokens.is_some()),
+        ("--system", args.system.is_some()),
+        ("--token-file", args.token_file.is_some()),
+    ];
+    if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(unfit(flag));
+    }
+    let name = args.names.first().unwrap_or(&args.model);
+    let at = At { model: &args.model, name, bind: args.bind, port: args.port, hosts: &args.hosts };
+    serve_train::run(&args.training, at, &settings(args, quiet)?.verb, folder, quiet)
 }
 
 /// Returns the adapters that requests may name.
