@@ -43,6 +43,7 @@ pub fn verb_facts(run: &SamplerSpec, model: &OpenModel, prompt_tokens: usize, pr
             data: Bytes(0),
             clients: Bytes(0),
             schema: form_bytes(&run.rollout, model),
+            script: Bytes(0),
             staging: staging_bytes(run.memory.staging, model),
             rows_kept: rows_kept(run),
             disk: Default::default(),

@@ -60,6 +60,7 @@ fn training(micro_batch_tokens: usize) -> Training {
         scores_sharply: false,
         chooses_tokens: false,
         corrects: false,
+        scripted: false,
         balance_coef: 0.0,
         muon: None,
     }

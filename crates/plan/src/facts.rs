@@ -82,6 +82,8 @@ pub struct HostFacts {
     pub clients: Bytes,
     /// What responses are held to, with the vocabulary's bytes.
     pub schema: Bytes,
+    /// Arrays that come from a script that makes the steps; 0 if none does.
+    pub script: Bytes,
     /// Responses of a step or an evaluation that are kept as samples.
     pub rows_kept: usize,
     pub disk: DiskFacts,

@@ -168,6 +168,7 @@ fn planned(run: &RunFile, spec: ModelSpec, prompt: u32, limits: &Limits) -> Resu
             data: Bytes(0),
             clients: Bytes(0),
             schema: Bytes(0),
+            script: Bytes(0),
             staging: facts::staging_bytes_of(run.memory.staging, &spec),
             rows_kept: facts::rows_kept(&run),
             disk: facts::disk_facts(&run),

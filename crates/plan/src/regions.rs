@@ -460,6 +460,7 @@ impl RunShape {
         row("text.tokenizer", "text", Place::Process, host.tokenizer.0);
         row("serve.clients", "serve", Place::Heap, host.clients.0);
         row("rollout.schema", "infer", Place::Heap, host.schema.0);
+        row("script.arrays", "rl", Place::Heap, host.script.0);
         row("files.staging", "files", Place::Heap, host.staging.0);
         process_rows_of(layout, host.image, self.target.threads);
         for (name, bytes) in self.held_rows() {

@@ -254,6 +254,7 @@ impl Planner<'_> {
             scores_sharply: run.scores_sharply(),
             chooses_tokens: run.objective().is_some_and(|objective| objective.covariance.is_some()),
             corrects: run.objective().is_some_and(|objective| objective.correction.is_some()),
+            scripted: self.facts.host.script > Bytes(0),
             balance_coef: run.balance_coef(),
             muon: train.muon_options(1).map(|muon| muon.iterations),
             trackers: track.memory(),

@@ -89,6 +89,8 @@ pub struct Training {
     pub chooses_tokens: bool,
     /// True if samples are scored at half the temperature too.
     pub scores_sharply: bool,
+    /// True if a script makes the steps, and may score what it likes.
+    pub scripted: bool,
     /// Coefficient of the actor's load balancing loss (MoE models only).
     pub balance_coef: f64,
     /// Muon's iterations for the matrices of the actor's layers; none where AdamW updates all weights.
@@ -119,7 +121,7 @@ impl Training {
         let corrects_older = (self.carried > 0 || self.ahead > 0) && self.corrects;
         let teaches_itself = self.teacher.as_ref().is_some_and(|teacher| teacher.has_own_weights);
         let again = self.policy_lag > 0 || teaches_itself || self.scores_sharply || corrects_older;
-        self.reference || again || self.packing.whole_groups
+        self.reference || self.scripted || again || self.packing.whole_groups
     }
 
     /// Returns the bytes of responses in the tokens of a teacher that may have others; 0 without one.

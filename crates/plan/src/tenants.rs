@@ -33,6 +33,7 @@ impl Planner<'_> {
             cut: Cut::multiple(1),
             recompute: knobs.recompute,
             reference: false,
+            scripted: false,
             critic: None,
             critic_adapter: None,
             teacher: None,

@@ -14,6 +14,7 @@ use crate::players;
 use crate::ranks;
 use crate::roles::Trainer;
 use crate::save::checkpoint_size;
+use crate::script::{self, Script};
 use crate::supply;
 use crate::supply::apart::{self, Apart, ApartRanks, share_of_trainers};
 use crate::supply::in_flight::WeightArrivals;
@@ -26,7 +27,9 @@ use plimsoll_infer::bound::Sources;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_memory::host::{Host, Rss};
 use plimsoll_memory::{Arena, Limits};
-use plimsoll_plan::{Facts, PlanReport, Share, check_lengths, devices, least_optimizer_bytes, plan_with};
+use plimsoll_plan::{
+    Facts, HostFacts, PlanReport, Share, check_lengths, devices, least_optimizer_bytes, plan_with,
+};
 use plimsoll_ranks::Group;
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Observer;
@@ -43,16 +46,16 @@ use std::sync::atomic::AtomicI32;
 const REWARDS_LOG: &str = "rewards.log";
 
 /// Trains a language model, as a rank of `group`. `signal` holds the number of the signal that
-/// came, or 0; on a signal the run saves and ends between two steps.
+/// came, or 0; on a signal the run saves and ends between two steps. `script`: who makes the steps, if not the method.
 ///
-/// Errors: those of planning, opening and training; after an error the last good weights are saved where there are any.
-/// Those of `resume::origin` and `resume-differs` for a resumed run.
+/// Errors: those of planning, opening and training; those of the script; after an error the last good weights are
+/// saved where there are any. Those of `resume::origin` and `resume-differs` for a resumed run.
 pub fn train(
     loaded: &Loaded,
     start: Start,
     group: &Group,
-    observer: &mut dyn Observer,
-    signal: &AtomicI32,
+    (observer, signal): (&mut dyn Observer, &AtomicI32),
+    mut script: Option<Script>,
 ) -> Result<Summary> {
     let (mut run_file, mut opening) = match open(loaded, start, observer)? {
         Origins::Finished(summary) => return Ok(summary),
@@ -62,7 +65,7 @@ pub fn train(
     let mut checks = Checks::begin(CheckedFor::Training, &run)?;
     hub::pin(&mut run_file, &hub::localise(&mut run, true)?);
     let mut session = session(&run, &mut opening, observer)?;
-    session.facts = among_ranks(&run, group, session.facts)?;
+    session.facts = among_ranks(&run, group, script.as_ref(), session.facts)?;
     let (apart, schedule) = (Apart::of(&run, group)?, WeightArrivals::of(&run)?);
     let columns = session.first_columns(&run)?;
     let rewards = checks.rewards(&run, &columns)?.expect("they are started before training");
@@ -71,13 +74,12 @@ pub fn train(
     let teacher = teachers::open(&run, group.rank(), &session.text, vocab)?;
     let player = players::open(&run, &session.text, session.facts.prompt_tokens)?;
     let inputs = session.inputs(&run)?;
-    // CheckedFor the plan, which follows from what they read.
     ranks::check_inputs(group, &inputs, session.models())?;
     let report = fitting_plan(&run, &session, group, &opening.path)?;
     words_of(&report).for_each(|words| opening.say(observer, words));
+    script.iter_mut().try_for_each(|script| script.begin(&run, &session.facts, &report))?;
     let run_file = withheld::to_toml(&report.resolved.write_into(&run_file));
-    // Checkpoints are rank 0's.
-    let checkpoint = if group.rank() > 0 { Bytes(0) } else { checkpoint_size(&report.shape) };
+    let checkpoint = if group.rank() > 0 { Bytes(0) } else { checkpoint_size(&report.shape) }; // Rank 0's.
     let opened = opening.directory(&run_file, &report.to_json(), checkpoint)?;
     let before = Host::this().rss();
     let device = ranks::open(&report.shape, devices::options(&run), group);
@@ -113,6 +115,7 @@ pub fn train(
         estimator,
         player,
         cursor: Cursor::default(),
+        script,
         waited: Vec::new(),
     };
     std::thread::scope(|scope| lead(opened, begun, &mut job, observer, signal, scope))
@@ -161,12 +164,16 @@ fn words_of(report: &PlanReport) -> impl Iterator<Item = String> {
     warnings.chain(report.auto.gave_up.iter().map(|words| format!("to fit: {words}")))
 }
 
-/// Adds to the facts of a run which ranks it has, on which hosts, and this one's share.
-fn among_ranks(run: &RunSpec, group: &Group, facts: Facts) -> Result<Facts> {
+/// Adds to the facts of a run which ranks it has, on which hosts, and this one's share; and what comes from its script.
+///
+/// Errors: `script-unsupported`.
+fn among_ranks(run: &RunSpec, group: &Group, script: Option<&Script>, facts: Facts) -> Result<Facts> {
     let (rank, ranks) = (group.rank(), group.ranks());
     let hosts = |ranks| ranks::hosts_of(group, 0..ranks);
     let share = share_of_trainers(run, &hosts(ranks), Share { rank, ranks })?;
-    Ok(Facts { hosts: hosts(ranks), share, trainers: hosts(share.ranks), ..facts })
+    let facts = Facts { hosts: hosts(ranks), share, trainers: hosts(share.ranks), ..facts };
+    let script = script::planned(script, run, &facts)?;
+    Ok(Facts { host: HostFacts { script, ..facts.host }, ..facts })
 }
 
 /// Returns the plan of a run that fits. `path`: its directory.

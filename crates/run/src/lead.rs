@@ -310,6 +310,14 @@ impl<'scope> Lead<'_, '_, 'scope, '_> {
         Err(interrupted(number, step, self.dir.path()))
     }
 
+    /// Saves the run between two steps, and waits for the checkpoint.
+    ///
+    /// Errors: those of saving.
+    pub fn save_now(&mut self, job: &mut dyn Job<'scope>) -> Result<()> {
+        self.save(job, Savers::All)?;
+        self.settle()
+    }
+
     /// Records in the load line that a part of a step begins.
     pub fn part(&mut self, doing: Doing, step: u32) {
         self.watch.begin(doing, step, || (self.begun.card)());

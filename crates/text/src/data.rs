@@ -73,6 +73,22 @@ pub fn each_prompt(
     first_prompts(path, prompt_column, Part::WHOLE, visit).map(drop)
 }
 
+/// Reads prompts from JSON lines of `reader`, which may be empty. Errors call it `name`.
+///
+/// Errors: `data-bad-json`, `data-column-missing`, `data-bad-prompt`; those of `visit`.
+pub fn prompts_of_lines(
+    name: &Path,
+    reader: impl BufRead,
+    prompt_column: &str,
+    mut visit: impl FnMut(Row) -> Result<()>,
+) -> Result<()> {
+    each_line(name, reader, &mut |mut object, place, _| {
+        let value = take(&mut object, prompt_column, place)?;
+        visit(Row { prompt: prompt_of(value, prompt_column, place)?, columns: object })?;
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
 /// Limits on the part of a file to read: up to the row that reaches one of these numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {

@@ -47,7 +47,9 @@ mod worse;
 pub use answered::{AnsweredPrompt, AnsweredRows};
 pub use calls_form::CallForm;
 pub use chat::{ChatTemplate, Conversation, end_token, template_text};
-pub use data::{Part, Prompt, Row, each_line_of, each_prompt, each_row_of, first_prompts, first_rows_of};
+pub use data::{
+    Part, Prompt, Row, each_line_of, each_prompt, each_row_of, first_prompts, first_rows_of, prompts_of_lines,
+};
 pub use data_size::{FileSize, file_size};
 pub use drawn::{DRAWN_TASKS, DrawnTask};
 pub use files_to_save::files_to_save;

@@ -101,6 +101,7 @@ fn facts(run: &RunSpec) -> Facts {
             staging: Bytes::mib(64),
             clients: Bytes(0),
             schema: Bytes(0),
+            script: Bytes(0),
             rows_kept: rows_kept(run),
             disk: disk_facts(run),
         },

@@ -5,6 +5,7 @@ use crate::{closing, output, progress::Progress, ranks, signals, terminal};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::TrainedKind;
 use plimsoll_ranks::{Found, Group, Place};
+use plimsoll_rl::script::Script;
 use plimsoll_run::callback::Callback;
 use plimsoll_run::events::{Observer, Silent};
 use plimsoll_run::{resume::Start, several, supervise};
@@ -56,6 +57,9 @@ pub struct Args {
     /// How long that line may take; then the run is saved and ends.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, requires = "callback", value_parser = clap::value_parser!(u32).range(1..=604_800))]
     callback_seconds: u32,
+    /// Let the program that listens at this Unix socket make each step: `plimsoll.Session` of the Python package.
+    #[arg(long, value_name = "SOCKET", conflicts_with = "callback")]
+    script: Option<PathBuf>,
     #[command(flatten)]
     part: ranks::Part,
     /// With several ranks: how long each waits for the others.
@@ -100,6 +104,11 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         .map(ExitCode::from)
 }
 
+/// Connects to the script that makes the steps, if there is one.
+fn script(args: &Args) -> Result<Option<Script>> {
+    args.script.as_deref().map(Script::connect).transpose()
+}
+
 /// Printed at once after a first signal.
 const STOPPING: &str =
     "stopping: this step is finished and saved, then the run ends; ctrl-c again ends it at once";
@@ -131,13 +140,19 @@ fn train(args: &Args, quiet: bool) -> Result<ExitCode> {
         output::note(quiet, note);
     }
     if let Some(joined) = joined.as_ref().filter(|joined| joined.group.rank() > 0) {
-        let made = plimsoll_rl::train::train(&loaded, start, group, &mut Silent, &signal);
+        let made = plimsoll_rl::train::train(&loaded, start, group, (&mut Silent, &signal), script(args)?);
         return made.map(|_| ExitCode::SUCCESS).map_err(|error| joined.of_the_run(error));
     }
     let mut progress = Progress::new(quiet);
     let made = |observer: &mut dyn Observer| match loaded.run.trains() {
+        TrainedKind::Policy if args.script.is_some() => {
+            Err(Error::usage("script-unsupported", "policies in environments: a script cannot lead this run")
+                .hint("plimsoll.collect of the Python package steps environments for learners of your own"))
+        }
         TrainedKind::Policy => plimsoll_agent::run::train(&loaded, start, observer, &signal),
-        TrainedKind::LanguageModel => plimsoll_rl::train::train(&loaded, start, group, observer, &signal),
+        TrainedKind::LanguageModel => {
+            plimsoll_rl::train::train(&loaded, start, group, (observer, &signal), script(args)?)
+        }
     };
     let summary = match &args.callback {
         None => made(&mut progress)?,

@@ -28,6 +28,19 @@ from .run import Run, Step
 from .training import train
 from .trl import DPO, GRPO, KTO, RLOO, SFT
 
+
+
+def __getattr__(name: str):
+    # Runs need the standard library alone; a session needs numpy.
+    if name in ("Learned", "Part", "Prompts", "Samples", "Session"):
+        try:
+            from . import session
+        except ModuleNotFoundError as error:
+            raise errors.usage("file-missing", f"plimsoll.{name} needs numpy, and {error}", "pip install numpy") from error
+        return getattr(session, name)
+    raise AttributeError(f"module 'plimsoll' has no attribute {name!r}")
+
+
 __all__ = [
     "DPO",
     "GRPO",

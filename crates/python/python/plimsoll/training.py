@@ -126,11 +126,7 @@ def _of_functions(driver: Driver, reward: Any, estimator: Any, environment: Any,
     """Returns the settings by which the functions of this process are found."""
     found: dict[str, object] = {}
     relay = driver.relay
-    if reward is not None:
-        rewards = reward if isinstance(reward, (list, tuple)) else [reward]
-        tables = [_reward(relay, one) for one in rewards]
-        _own_names(tables)
-        found["reward"] = tables
+    found.update(rewards_of(relay, reward))
     if callable(estimator):
         found["loss.advantage"] = relay.function(estimator)
         found["loss.advantage_python"] = settings.get("loss.advantage_python", needs_interpreter())
@@ -142,6 +138,15 @@ def _of_functions(driver: Driver, reward: Any, estimator: Any, environment: Any,
     elif environment is not None:
         found["environment.env"] = environment
     return found
+
+
+def rewards_of(relay: Relay, reward: Any) -> dict[str, object]:
+    """Returns the setting of rewards that are functions of this process, kinds or tables; none without any."""
+    if reward is None:
+        return {}
+    tables = [_reward(relay, one) for one in (reward if isinstance(reward, (list, tuple)) else [reward])]
+    _own_names(tables)
+    return {"reward": tables}
 
 
 def of_function(relay: Relay, function: Callable[..., Any]) -> dict[str, object]:

@@ -532,6 +532,7 @@ fn host_facts(
         data: Bytes(rows + reading + sent) + columns_sent(run, Bytes(longest), count),
         clients: clients_of(run, model, prompt_tokens),
         schema: form_bytes(&run.rollout, model),
+        script: Bytes(0),
         staging: others
             .values()
             .map(|other| staging_bytes(run.memory.staging, other))

@@ -39,16 +39,26 @@ pub struct ActorReport {
 
 /// Sums of a micro-batch.
 #[derive(Default)]
-struct ActorSums {
-    policy: PolicySums,
-    kl: KlSums,
-    entropy: EntropySums,
-    divergence: Option<KlSums>,
-    mismatch_max: f64,
+pub(crate) struct ActorSums {
+    pub policy: PolicySums,
+    pub kl: KlSums,
+    pub entropy: EntropySums,
+    pub divergence: Option<KlSums>,
+    pub mismatch_max: f64,
 }
 
 impl ActorReport {
-    fn add(&mut self, micro: ActorSums) {
+    /// Counts an update that was made.
+    pub(crate) fn count(&mut self, stats: UpdateStats) {
+        self.rows += stats.rows;
+        self.updates += 1;
+        if let Some(seconds) = stats.exchange_s {
+            *self.exchange_s.get_or_insert_default() += seconds;
+        }
+        self.update = stats;
+    }
+
+    pub(crate) fn add(&mut self, micro: ActorSums) {
         self.policy.merge(micro.policy);
         self.kl.merge(micro.kl);
         self.entropy.merge(micro.entropy);
@@ -60,16 +70,16 @@ impl ActorReport {
 }
 
 /// The loss of a mini-batch, micro-batch by micro-batch.
-struct ActorLoss<'l> {
-    objective: &'l Objective,
-    aggregation: Aggregation,
+pub(crate) struct ActorLoss<'l> {
+    pub objective: &'l Objective,
+    pub aggregation: Aggregation,
     /// Factor of the divergence from a teacher, if it is part of the loss.
-    divergence_coef: Option<f64>,
-    step: u32,
+    pub divergence_coef: Option<f64>,
+    pub step: u32,
     /// The parts that weigh tokens.
-    parts: &'l StepParts,
+    pub parts: &'l StepParts,
     /// True before the first update of the step: no weight has changed since l_old was recorded.
-    on_policy: bool,
+    pub on_policy: bool,
 }
 
 /// Makes all optimizer updates of a rollout. `kl`: the sums of a KL term that is part of the reward.
@@ -100,20 +110,12 @@ pub(crate) fn actor_updates(
             let objective = &cx.objective;
             let parts = &*cx.parts;
             let loss = ActorLoss { objective, aggregation, divergence_coef, step, parts, on_policy };
-            let mut order = InOrder::from(trainer.arrays.tokens(&which).start, |micro| report.add(micro));
-            let mut of_tokens = |buffers: &mut TokenArrays, tokens: Range<usize>| {
-                order.add(tokens.clone(), loss.micro_batch(buffers, tokens)?);
-                Ok(())
-            };
+            let mut of_tokens = loss.adding(trainer.arrays.tokens(&which).start, &mut report);
             let (role, inv_temperature) = (RoleName::Actor, batch.inv_temperature);
             let stats =
                 trainer.update(role, &batch.sequences, which, inv_temperature, how, &mut of_tokens)?;
-            report.rows += stats.rows;
-            report.updates += 1;
-            if let Some(seconds) = stats.exchange_s {
-                *report.exchange_s.get_or_insert_default() += seconds;
-            }
-            report.update = stats;
+            drop(of_tokens);
+            report.count(stats);
         }
     }
     if let Some(kl) = &mut cx.objective.kl {
@@ -123,6 +125,20 @@ pub(crate) fn actor_updates(
 }
 
 impl ActorLoss<'_> {
+    /// Returns what an update calls for each micro-batch, from token `first` of the step on: it adds their sums to
+    /// `report` in their order.
+    pub(crate) fn adding<'r>(
+        &'r self,
+        first: usize,
+        report: &'r mut ActorReport,
+    ) -> impl FnMut(&mut TokenArrays, Range<usize>) -> Result<()> + 'r {
+        let mut order = InOrder::from(first, |micro| report.add(micro));
+        move |buffers, tokens| {
+            order.add(tokens.clone(), self.micro_batch(buffers, tokens)?);
+            Ok(())
+        }
+    }
+
     /// Writes the derivatives for the tokens of a micro-batch, and returns its sums.
     fn micro_batch(&self, buffers: &mut TokenArrays, tokens: Range<usize>) -> Result<ActorSums> {
         let (objective, aggregation) = (self.objective, &self.aggregation);

@@ -47,17 +47,17 @@ pub struct StepSeconds {
 }
 
 impl StepReport {
-    pub(super) fn add(&mut self, name: &str, value: f64) {
+    pub(crate) fn add(&mut self, name: &str, value: f64) {
         self.metrics.insert(name.to_string(), value);
     }
 
-    pub(super) fn add_actor(&mut self, actor: &ActorReport) {
+    pub(crate) fn add_actor(&mut self, actor: &ActorReport) {
         self.update_rows = actor.rows;
         self.logprob_mismatch_max = actor.mismatch_max;
         self.metrics.extend(metrics::of_actor(actor, self.seconds.update));
     }
 
-    pub(super) fn add_samples(&mut self, cx: &StepContext<'_>, batch: &Batch<'_>, flops: f64) {
+    pub(crate) fn add_samples(&mut self, cx: &StepContext<'_>, batch: &Batch<'_>, flops: f64) {
         self.flops += flops;
         let count = batch.which.len() as f64;
         let drawn = |s: usize| batch.samples.turns(s).iter().map(|turn| turn.tokens().len()).sum::<usize>();
@@ -70,7 +70,7 @@ impl StepReport {
     }
 
     /// Adds the metrics of a rollout. Last, so that nothing that a reward logs hides its own failures.
-    pub(super) fn add_rollout(&mut self, gathered: Gathered, group_size: usize) {
+    pub(crate) fn add_rollout(&mut self, gathered: Gathered, group_size: usize) {
         let asked = self.teacher.take();
         let taught = asked.as_ref().map_or(0.0, |asked| asked.fault_share);
         self.vitals.fault_share = gathered.fault_share(group_size).max(taught);

@@ -19,6 +19,7 @@ mod text;
 mod turn;
 
 pub use answers::Answers;
+pub(crate) use answers::respond;
 pub(crate) use chunk::{RankChunks, ResponseChunk};
 pub(crate) use counts::count_ages;
 pub(crate) use dealt::OwnPart;

@@ -22,6 +22,8 @@ pub(super) struct Turn<'t, 'x> {
     /// Index of the first, out of `count`.
     pub(super) first: usize,
     pub(super) count: usize,
+    /// True if the sum has something before it.
+    pub(super) adds: bool,
     /// This rank's sequences, and its pass after the head.
     pub(super) own: Option<(Range<usize>, Pass<'x>)>,
     /// Called for each micro-batch once its numbers are in the buffers, in their order.
@@ -75,7 +77,7 @@ impl<'u, 'x, 'a, 'p: 'x> Adding<'u, 'x, 'a, 'p> {
             Adding::InProducts(update) => {
                 let (own, pass) = own.expect("a rank alone has every micro-batch");
                 let of = update.derivatives(buffers, own);
-                backward(update.dev, &*update.layers, update.grads.to(), turn.first > 0, pass, of);
+                backward(update.dev, &*update.layers, update.grads.to(), turn.adds, pass, of);
             }
             Adding::Chained(chain) => round(chain, turn).backward(buffers, own),
         }

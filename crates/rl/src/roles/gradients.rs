@@ -16,8 +16,9 @@ use std::ops::Range;
 use std::time::Instant;
 
 impl<'a> Role<'a> {
-    /// Computes the gradients of some sequences, from zero, and returns this rank's part of the sum. Every rank
-    /// computes the loss of every micro-batch, of others' from exchanged numbers, so that all have the same sums.
+    /// Computes the gradients of some sequences, from zero or on top of those before, and returns this rank's part of
+    /// the sum. Every rank computes the loss of every micro-batch, of others' from exchanged numbers, so that all have
+    /// the same sums.
     ///
     /// Errors: `loss-not-finite`; `rank-lost`; those of packing and of the device.
     pub(super) fn gradients<'p>(
@@ -124,10 +125,12 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
         of: LossOf<'_, '_>,
     ) -> Result<UpdateStats> {
         let Update { dev, role, group, .. } = *self;
-        let LossOf { sequences, which, loss, .. } = of;
+        let LossOf { sequences, which, loss, goes_on, .. } = of;
         let packing = role.update_shape().pass.packing;
         let (mut stats, count) = (UpdateStats::default(), packer.num_micro_batches());
-        adding.begin(count);
+        if !goes_on {
+            adding.begin(count);
+        }
         let (rank, ranks) = (group.rank(), group.ranks());
         let mut load = ExpertLoad::of(&role.shape.spec);
         for first in (0..count).step_by(ranks) {
@@ -152,7 +155,8 @@ impl<'x, 'p: 'x> Update<'x, '_, 'p> {
                 Some(own) if own == batch => std::mem::replace(&mut of_own, Ok(())),
                 _ => role.loss(buffers, batch, loss),
             };
-            let mut turn = Turn { batches, first, count, own, each: &mut each };
+            let adds = goes_on || first > 0;
+            let mut turn = Turn { batches, first, count, adds, own, each: &mut each };
             adding.backward(&turn, buffers);
             for (load, (_, pass)) in load.iter_mut().zip(&turn.own) {
                 pass.add_load(dev, load);

@@ -67,6 +67,8 @@ pub struct LossOf<'x, 's> {
     pub sequences: &'x [Sequence<'s>],
     pub which: Range<usize>,
     pub inv_temperature: f32,
+    /// True if the gradients are added to those of the passes before, with no other phase in between.
+    pub goes_on: bool,
     /// Called for each micro-batch after its forward pass.
     pub loss: &'x mut Loss<'x>,
 }
@@ -118,7 +120,9 @@ pub(super) fn enter_update<'p>(
         let sequences = of.sequences[of.which.clone()].iter();
         images.hold(dev, overlay, sequences.flat_map(|s| [s.prompt, s.response]))?;
     }
-    Ok(enter(dev, overlay, role.update_shape().pass.mode.phase()))
+    let phase = role.update_shape().pass.mode.phase();
+    // What the phase holds stays: a checked device would fill it.
+    Ok(if of.goes_on { overlay.enter(phase) } else { enter(dev, overlay, phase) })
 }
 
 /// Head outputs of a micro-batch, on the device: log-probabilities, or values.
@@ -252,6 +256,25 @@ impl<'a> Role<'a> {
     /// True if each micro-batch's gradients are formed by themselves and then added, as several ranks do.
     pub(super) fn is_chained(&self, group: &Group) -> bool {
         !group.is_alone() || self.update_shape().dtypes.is_chained(1)
+    }
+
+    /// Applies the gradients that `gradients` has added up in this phase: their norm, and one step of the optimizer.
+    ///
+    /// Errors: `gradient-not-finite`; the weights are then unchanged.
+    pub(super) fn apply_sum(
+        &mut self,
+        with: Passes<'_, 'a>,
+        stats: UpdateStats,
+        how: UpdateOptions,
+    ) -> Result<UpdateStats> {
+        let Passes { dev, group, overlay, .. } = with;
+        let phase = overlay.enter(self.update_shape().pass.mode.phase());
+        let sum = if self.is_chained(group) {
+            phase.buf(&shard_region(&self.shape))
+        } else {
+            self.bind_gradients(&phase).all()
+        };
+        self.apply(dev, &phase, (sum, 0.0), stats, how, group)
     }
 
     fn apply(

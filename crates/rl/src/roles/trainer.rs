@@ -344,10 +344,30 @@ impl<'a> Trainer<'a> {
         loss: &mut Loss<'_>,
     ) -> Result<UpdateStats> {
         let (role, with, buffers) = self.parts_of(role);
-        role.update(with, buffers, LossOf { sequences, which, inv_temperature, loss }, how)
+        let of = LossOf { sequences, which, inv_temperature, goes_on: false, loss };
+        role.update(with, buffers, of, how)
     }
 
-    /// Runs forward, loss and backward over some sequences, and drops the gradients.
+    /// Applies the gradients that `gradients` has added up since the last update. No other phase may have begun.
+    ///
+    /// Errors: `gradient-not-finite`; the weights are then unchanged.
+    pub(crate) fn apply(
+        &mut self,
+        role: RoleName,
+        stats: UpdateStats,
+        how: UpdateOptions,
+    ) -> Result<UpdateStats> {
+        let (role, with, _) = self.parts_of(role);
+        role.apply_sum(with, stats, how)
+    }
+
+    /// True if gradients of several calls may be added up: not where each micro-batch's are formed by themselves.
+    pub(crate) fn adds_up(&self, role: RoleName) -> bool {
+        self.role(role).is_some_and(|role| !role.is_chained(self.group))
+    }
+
+    /// Runs forward, loss and backward over some sequences, and leaves the gradients where `apply` finds them until
+    /// another phase begins.
     pub fn gradients(
         &mut self,
         role: RoleName,
@@ -356,8 +376,20 @@ impl<'a> Trainer<'a> {
         inv_temperature: f32,
         loss: &mut Loss<'_>,
     ) -> Result<UpdateStats> {
+        self.add_gradients(role, sequences, which, (inv_temperature, false), loss)
+    }
+
+    /// Computes gradients as `gradients` does. If `goes_on`, they are added to those since the last update.
+    pub(crate) fn add_gradients(
+        &mut self,
+        role: RoleName,
+        sequences: &[Sequence<'_>],
+        which: Range<usize>,
+        (inv_temperature, goes_on): (f32, bool),
+        loss: &mut Loss<'_>,
+    ) -> Result<UpdateStats> {
         let (role, with, buffers) = self.parts_of(role);
-        let of = LossOf { sequences, which, inv_temperature, loss };
+        let of = LossOf { sequences, which, inv_temperature, goes_on, loss };
         let Passes { dev, group, overlay, packer, mut images, teacher, form, .. } = with;
         let phase = enter_update(dev, overlay, images.as_deref_mut(), role, &of)?;
         let with = GradientPasses { dev, group, packer, images: images.as_deref(), teacher, form };

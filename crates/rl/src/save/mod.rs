@@ -80,6 +80,16 @@ pub fn prepare<'a>(
 }
 
 impl SaveJob<'_> {
+    /// Adds a small file to the checkpoint.
+    ///
+    /// Errors: those of writing; no partial folder is left.
+    pub(crate) fn add_file(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let (store, step) = (&self.store, self.manifest.step);
+        let record = write_new(&self.part.join(name), bytes).inspect_err(|_| store.abandon(step))?;
+        self.manifest.files.insert(name.to_string(), record);
+        Ok(())
+    }
+
     /// Writes the tensors and gives the checkpoint its name.
     ///
     /// Errors: as `prepare`; no partial folder is left.

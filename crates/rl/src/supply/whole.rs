@@ -3,7 +3,7 @@
 //! kept is moved to a separate buffer.
 
 use super::gathered::Gathered;
-use super::group::SampleGroup;
+use super::group::{Branch, SampleGroup};
 use super::rollout::Rollout;
 use crate::context::StepContext;
 use crate::flops::forward_flops;
@@ -12,6 +12,7 @@ use crate::roles::Trainer;
 use plimsoll_algo::shaping::GroupFilter;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_infer::responder::Responder;
+use plimsoll_infer::text::Item;
 use plimsoll_rollout::Samples;
 use plimsoll_run::checkpoint::BufferState;
 use std::sync::Arc;
@@ -79,16 +80,8 @@ fn round(
     let Answered { items, scored, texts, branches, greedy } = answered;
     let (mut scored, mut texts) = (scored.into_iter(), texts.into_iter());
 
+    count_drawn(trainer, (&items, group), branches.as_deref(), gathered);
     let out = &trainer.sampler.samples;
-    gathered.tokens += out.sampled_tokens();
-    // Agents' requests share no prompt: each one computes its own again.
-    let lengths_of_prompts: Vec<usize> = match &branches {
-        Some(branches) => branches.iter().flatten().map(|branch| branch.prompt.len()).collect(),
-        None => (0..out.len()).map(|s| items[s / group].ids.len()).collect(),
-    };
-    let shared = lengths_of_prompts.iter().copied().step_by(if branches.is_some() { 1 } else { group });
-    let lengths = lengths_of_prompts.iter().enumerate().map(|(s, &prompt)| (prompt, out.ids(s).len()));
-    gathered.flops += forward_flops(&trainer.sampler.shape.spec, shared, lengths);
     cx.cursor.data_position += prompts as u64;
     cx.cursor.next_sample_id += (prompts * group) as u64;
 
@@ -115,6 +108,25 @@ fn round(
         kept.groups.push(SampleGroup { position, item, scored, texts, branches, greedy });
     }
     Ok(())
+}
+
+/// Adds the tokens that the newest request drew, `group` samples of each item, and the operations of drawing them.
+pub(crate) fn count_drawn(
+    trainer: &Trainer<'_>,
+    (items, group): (&[Item], usize),
+    branches: Option<&[Vec<Branch>]>,
+    gathered: &mut Gathered,
+) {
+    let out = &trainer.sampler.samples;
+    gathered.tokens += out.sampled_tokens();
+    // Agents' requests share no prompt: each one computes its own again.
+    let lengths_of_prompts: Vec<usize> = match branches {
+        Some(branches) => branches.iter().flatten().map(|branch| branch.prompt.len()).collect(),
+        None => (0..out.len()).map(|s| items[s / group].ids.len()).collect(),
+    };
+    let shared = lengths_of_prompts.iter().copied().step_by(if branches.is_some() { 1 } else { group });
+    let lengths = lengths_of_prompts.iter().enumerate().map(|(s, &prompt)| (prompt, out.ids(s).len()));
+    gathered.flops += forward_flops(&trainer.sampler.shape.spec, shared, lengths);
 }
 
 /// Returns the error of a rollout in which no group was kept.

@@ -9,6 +9,7 @@ use crate::methods::parts::StepParts;
 use crate::players::Player;
 use crate::roles::{Role, Trainer};
 use crate::save::{prepare, save_of_ranks};
+use crate::script::{Between, Script, closed};
 use crate::supply::apart::{self, QueueFill, whom_at_end};
 use crate::supply::restored::Restored;
 use crate::supply::{Supply, in_flight};
@@ -20,7 +21,7 @@ use plimsoll_infer::responses::response_text;
 use plimsoll_model::rope;
 use plimsoll_plan::{RoleName, longest_sequence};
 use plimsoll_reward::Rewards;
-use plimsoll_run::checkpoint::{BASE, RoleState, RunState};
+use plimsoll_run::checkpoint::{BASE, RoleState, RunState, SCRIPT};
 use plimsoll_run::ending::Summary;
 use plimsoll_run::events::Event;
 use plimsoll_run::lead::{Job, Lead, Save, Saving};
@@ -50,6 +51,8 @@ pub(super) struct LanguageRun<'r> {
     pub(super) cursor: Cursor,
     /// Where the samples come from, if any are sampled.
     pub(super) supply: Box<dyn Supply>,
+    /// Who makes the steps, if not the method.
+    pub(super) script: Option<Script>,
     /// How long each rank had waited when the step began.
     pub(super) waited: Vec<Duration>,
 }
@@ -101,6 +104,30 @@ impl<'r> LanguageRun<'r> {
         }
         let unread = self.session.unread_words(self.run).into_iter();
         unread.map(|words| format!("rows of {words}")).try_for_each(|text| lead.say(&Event::Rows { text }))
+    }
+
+    /// Does what a script asks between two steps, until it begins `step`.
+    ///
+    /// Errors: `interrupted` where it ends the run; `script-ended`; those of saving.
+    fn serve_between<'scope>(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()>
+    where
+        'r: 'scope,
+    {
+        loop {
+            let Some(script) = &mut self.script else { return Ok(()) };
+            let (saves, ends) = match script.between(step)? {
+                Between::Step => return Ok(()),
+                Between::Save => (true, false),
+                Between::Close { save } => (save, true),
+            };
+            if saves {
+                lead.save_now(self)?;
+            }
+            self.script.iter_mut().try_for_each(Script::done)?;
+            if ends {
+                return Err(closed(step - 1, saves, lead.dir.path()));
+            }
+        }
     }
 
     /// Says where agents play, if they do, and lets them know.
@@ -157,10 +184,14 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
         }
         self.cursor = Cursor { data_position: state.data_position, next_sample_id: state.next_sample_id };
         in_flight::cut(lead.dir.path(), state.progress.step)?;
+        if let Some(script) = &mut self.script {
+            script.restore(checkpoint)?;
+        }
         self.restore_supply(checkpoint, state)
     }
 
     fn step(&mut self, lead: &mut Lead<'_, '_, 'scope, '_>, step: u32) -> Result<()> {
+        self.serve_between(lead, step)?;
         self.waited = self.trainer.group.waited();
         let made = match self.run.method().needs().learns_from {
             LearnsFrom::Samples => self.policy_step(lead, step),
@@ -252,7 +283,11 @@ impl<'r: 'scope, 'scope> Job<'scope> for LanguageRun<'r> {
     fn save(&mut self, saving: Saving<'_>) -> Result<Save<'scope>> {
         let group = self.trainer.group;
         if group.is_alone() {
-            let job = prepare(&self.trainer, &self.session.model, &*self.supply, saving)?;
+            let everything = saving.everything.is_some();
+            let mut job = prepare(&self.trainer, &self.session.model, &*self.supply, saving)?;
+            if let Some(state) = self.script.as_ref().and_then(Script::state).filter(|_| everything) {
+                job.add_file(SCRIPT, state)?;
+            }
             return Ok(Save::Later(Box::new(move || job.run())));
         }
         let (trainer, model, supply) = (&mut self.trainer, &self.session.model, &*self.supply);

@@ -46,7 +46,10 @@ impl LanguageRun<'_> {
             edge: &mut |doing| said.borrow_mut().part(doing, n),
             waits: &mut |whom| said.borrow_mut().waits_for(whom),
         };
-        let result = step(&mut self.trainer, &mut *self.supply, &mut cx, n);
+        let result = match &mut self.script {
+            None => step(&mut self.trainer, &mut *self.supply, &mut cx, n),
+            Some(script) => script.step(&mut self.trainer, &mut cx, n),
+        };
         let StepContext { objective, cursor, .. } = cx;
         self.objective = Some(objective);
         let report = result?;
@@ -82,7 +85,10 @@ impl LanguageRun<'_> {
         let groups = report.samples.as_ref().map_or(&[][..], StepSamples::groups);
         metrics::add_sets(&mut metrics, &sets, groups);
         let (vitals, loss) = (report.vitals, report.reverse_kl);
-        self.step_done(lead, n, Stepped { seconds, reward, loss, metrics, vitals, ..Stepped::default() })
+        let told = self.script.is_some().then(|| metrics.clone());
+        self.step_done(lead, n, Stepped { seconds, reward, loss, metrics, vitals, ..Stepped::default() })?;
+        // Its script hears of a step once that is written down.
+        self.script.as_mut().zip(told).map_or(Ok(()), |(script, metrics)| script.made(n, &metrics))
     }
 
     /// Tells which images the step after this one will probably need: those of the prompts after its own.

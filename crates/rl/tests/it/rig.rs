@@ -116,6 +116,7 @@ fn facts(run: &RunSpec, model: &OpenModel) -> Facts {
             staging: Bytes::mib(4),
             clients: Bytes(0),
             schema: Bytes(0),
+            script: Bytes(0),
             rows_kept: rows_kept(run),
             disk: disk_facts(run),
         },

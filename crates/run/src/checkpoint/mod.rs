@@ -42,6 +42,8 @@ pub const TOWER_OPTIMIZER: &str = "state/tower_optimizer.safetensors";
 pub const HELD: &str = "state/held.jsonl";
 /// The groups of responses that had not ended, if there are any.
 pub const CARRIED: &str = "state/carried.jsonl";
+/// What a script that makes the steps keeps of its own, if it keeps anything.
+pub const SCRIPT: &str = "state/script.bin";
 /// The resolved run file.
 pub const RUN_FILE: &str = "state/run.toml";
 pub const WEIGHTS: &str = "model.safetensors";

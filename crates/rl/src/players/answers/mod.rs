@@ -7,3 +7,4 @@ mod responding;
 mod whole;
 
 pub use player::Answers;
+pub(crate) use whole::respond;

@@ -6,10 +6,12 @@ use crate::rollout::ranks::sample;
 use crate::supply::gathered::Gathered;
 use plimsoll_algo::shaping::GroupShaping;
 use plimsoll_base::Result;
+use plimsoll_config::ModelReward;
 use plimsoll_infer::grading::GradedRequest;
 use plimsoll_infer::model_reward;
 use plimsoll_infer::sampler::sampling;
 use plimsoll_infer::text::Item;
+use plimsoll_reward::{Rewards, Scored};
 use plimsoll_rollout::Request;
 use plimsoll_run::status::Doing;
 use std::time::Instant;
@@ -28,19 +30,35 @@ pub(super) fn answer(
         GroupShaping::Greedy => greedy(trainer, play, (&items, &ids), gathered)?,
         _ => Vec::new(),
     };
-    let started = Instant::now();
     let of = request(play, (&items, &ids), play.size());
-    let (mut sampled, edge) = (started, &mut play.edge);
-    let mut whole = sample(trainer, play.rewards, &of, &mut || {
+    let graders = (&mut *play.rewards, &play.run.model_rewards[..]);
+    let (scored, texts) = respond(trainer, graders, &of, &mut *play.edge, gathered)?;
+    Ok(Answered { items, scored, texts, branches: None, greedy })
+}
+
+/// Samples responses to the items of a request, and grades them by rewards and by reward models. Adds to `gathered`
+/// what that took. Returns the scores and the texts.
+///
+/// Errors: those of sampling and of the rewards.
+pub(crate) fn respond(
+    trainer: &mut Trainer<'_>,
+    (rewards, models): (&mut Rewards, &[ModelReward]),
+    of: &GradedRequest<'_>,
+    edge: &mut dyn FnMut(Doing),
+    gathered: &mut Gathered,
+) -> Result<(Vec<Scored>, Vec<String>)> {
+    let started = Instant::now();
+    let mut sampled = started;
+    let mut whole = sample(trainer, rewards, of, &mut || {
         sampled = Instant::now();
         edge(Doing::Reward);
     })?;
     gathered.rollout_s += (sampled - started).as_secs_f64();
     gathered.stats.add_counts(&whole.stats);
-    model_reward::add(&play.run.model_rewards, trainer, &items, of.request.group_size, &mut whole.scored)?;
+    model_reward::add(models, trainer, of.items, of.request.group_size, &mut whole.scored)?;
     gathered.add_counted(whole.counted);
     gathered.reward_s += sampled.elapsed().as_secs_f64();
-    Ok(Answered { items, scored: whole.scored, texts: whole.texts, branches: None, greedy })
+    Ok((whole.scored, whole.texts))
 }
 
 /// Samples and grades the greedy answer to each prompt. Returns their rewards.
