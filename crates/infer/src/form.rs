@@ -47,9 +47,20 @@ pub fn open_form(
     model: &OpenModel,
 ) -> Result<Option<Arc<TextForm>>> {
     let Some(setting) = &rollout.schema else { return Ok(None) };
-    let vocabulary = GrammarVocabulary::new(tokenizer, model.spec.vocab, ends)?;
+    compile_form(setting, (tokenizer, ends), model.spec.vocab).map(Some)
+}
+
+/// Compiles a form as a run file writes it, for a model of `vocab` tokens.
+///
+/// Errors: as `open_form`.
+pub fn compile_form(
+    setting: &str,
+    (tokenizer, ends): (&Tokenizer, &[u32]),
+    vocab: u32,
+) -> Result<Arc<TextForm>> {
+    let vocabulary = GrammarVocabulary::new(tokenizer, vocab, ends)?;
     let grammar = vocabulary.compile(&form_of(setting)?, LANES)?;
-    Ok(Some(Arc::new(TextForm { grammar: grammar.into(), words: vocabulary.words() })))
+    Ok(Arc::new(TextForm { grammar: grammar.into(), words: vocabulary.words() }))
 }
 
 fn form_of(setting: &str) -> Result<ResponseForm> {

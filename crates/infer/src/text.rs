@@ -21,7 +21,7 @@ use std::sync::Arc;
 const SHOWN_CHARS: usize = 240;
 
 /// Converts strings to tokens for one model.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TextModel {
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template of the model or the run file.

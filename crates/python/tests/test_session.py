@@ -79,16 +79,21 @@ class Sessions(unittest.TestCase):
             example(name).main(str(self.file), str(self.folder / folder), *settings)
         return said.getvalue()
 
-    def resumed(self, name, folder, *settings):
-        """Runs a script that goes on, once the run that it left has ended."""
-        for _ in range(200):
-            try:
-                return self.script(name, folder, *settings, "resume=1")
-            except plimsoll.PlimsollError as error:
-                if error.slug != "run-dir-locked":
-                    raise
+    def wait_for_the_end_of(self, folder):
+        """Waits until no process of a run is left, whose script has left it."""
+        words = str(self.folder / folder).encode()
+        for _ in range(400):
+            lines = [path / "cmdline" for path in Path("/proc").iterdir() if path.name.isdigit()]
+            if not any(words in self.read(line) for line in lines):
+                return
             time.sleep(0.05)
         self.fail("the run did not end")
+
+    def read(self, path):
+        try:
+            return path.read_bytes()
+        except OSError:
+            return b""
 
     def test_sixty_lines_are_the_method_bit_for_bit_also_after_a_kill(self):
         plimsoll.train(str(self.file), quiet=True, **{"run.dir": str(self.folder / "method")})
@@ -106,7 +111,8 @@ class Sessions(unittest.TestCase):
         script.wait()
         script.stdout.close()
         self.assertFalse((self.folder / "killed/summary.json").exists())
-        said = self.resumed("grpo_loop", "killed", "checkpoint.every=1")
+        self.wait_for_the_end_of("killed")
+        said = self.script("grpo_loop", "killed", "checkpoint.every=1", "resume=1")
         self.assertNotIn("step 1:", said)
         self.assertEqual(self.weights("killed"), self.weights("method"))
         self.assertEqual(numbers(self.run_of("killed")), numbers(self.run_of("method")))
@@ -183,6 +189,21 @@ class Sessions(unittest.TestCase):
             np.testing.assert_array_equal(ids.tokens, own[:1].tokens)
             session.step(update=False, reward=0.5)
             self.assertEqual(session.metrics.get("grad_norm"), 0.0)
+
+    def test_a_call_has_a_form_of_its_own_and_its_log_probs_are_of_that_form(self):
+        with self.open(**{"rollout.schema": "regex:[0-9]{1,3}"}) as session:
+            own, other = session.sample(), session.sample(schema="regex:[0-4]{2}")
+            self.assertTrue(all(text.isdigit() for text in own.texts), own.texts)
+            self.assertTrue(all(set(text) <= set("01234") for text in other.texts), other.texts)
+            for samples in (own, other[3:9], own):
+                np.testing.assert_array_equal(session.score(samples, "actor"), samples.logprobs)
+            learned = session.forward_backward(other, np.ones(len(other)))
+            self.assertEqual(learned.metrics["logprob_mismatch_max"], 0.0)
+            session.step()
+            with self.refused("schema-unreadable"):
+                session.sample(schema="no-such-file.json")
+        with self.open("plain") as session, self.refused("script-bad-request", "plans no masks"):
+            session.sample(schema={"type": "object"})
 
     def test_gradients_of_ones_own_are_those_of_the_loss_and_add_up(self):
         with self.open() as session:
@@ -301,6 +322,23 @@ class Sessions(unittest.TestCase):
         with self.open("kept", resume=True) as session:
             session.begin()
             self.assertEqual((session.number, session.state), (1, b"\x00mine"))
+
+    def test_a_loop_that_is_left_within_a_step_keeps_the_steps_before(self):
+        with self.open("left") as session:
+            for step in session:
+                samples = session.sample()
+                if step == 2:
+                    with self.refused("script-out-of-order", "under way"):
+                        session.close(save=True)
+                    break
+                session.forward_backward(samples, np.ones(len(samples)))
+                session.step()
+            session.drop()
+            session.step(update=False)
+        self.assertEqual([path.name for path in self.run_of("left").checkpoints], ["step-000002"])
+        with self.open("broken") as session:
+            session.sample()
+        self.assertEqual(self.run_of("broken").checkpoints, [])
 
     def test_what_is_no_frame_ends_the_run(self):
         session = self.open()

@@ -78,6 +78,8 @@ class Samples:
         self.temperature = temperature
         #: Updates of the weights that drew them.
         self.version = version
+        #: What they were held to, if not to the run file's form.
+        self.schema: str | None = None
         #: The responses as text; empty of other sequences.
         self.texts: list[str] = []
         #: ``"eos"``, ``"stop"`` or ``"length"``.
@@ -148,6 +150,7 @@ class Samples:
             temperature=self.temperature,
             version=self.version,
         )
+        some.schema = self.schema
         some.texts = [self.texts[s] for s in chosen] if self.texts else []
         some.finish = [self.finish[s] for s in chosen] if self.finish else []
         some.rewards = None if self.rewards is None else self.rewards[chosen]

@@ -101,6 +101,8 @@ class Session:
         #: Numbers of the newest step, by name, as ``events.jsonl`` has them.
         self.metrics: dict[str, float] = {}
         self._begun = self._closed = False
+        # True once something of the next step was asked for.
+        self._in_step = False
 
     def begin(self) -> None:
         """Allocates what was planned, and begins or resumes the run. The first request does it."""
@@ -139,6 +141,7 @@ class Session:
         max_new_tokens: int | None = None,
         stop: str | Sequence[str] | None = None,
         seed: int | None = None,
+        schema: str | Mapping[str, Any] | None = None,
         grade: bool = True,
     ) -> Samples:
         """Draws ``n`` responses to each prompt.
@@ -150,19 +153,24 @@ class Session:
             temperature, max_new_tokens, stop: Instead of those of ``[rollout]``.
             seed: With one, the responses follow from it and the prompts alone; else from the run's seed and how many
                 were drawn before.
+            schema: What the responses are held to, instead of ``rollout.schema``, which the run must have: a JSON schema or
+                ``"regex:..."``.
             grade: False where the run file's rewards are not wanted.
 
         Raises ``UsageError``: ``script-too-large`` for more than a step has.
         """
         words = {"n": self.group_size if n is None else n, "temperature": temperature, "seed": seed, "grade": grade}
         words.update(max_new_tokens=max_new_tokens, stop=[stop] if isinstance(stop, str) else None if stop is None else list(stop))
+        form = schema if schema is None or isinstance(schema, str) else json.dumps(schema)
         arrays = _prompts(self.prompts() if prompts is None else prompts)
-        return Samples._drawn(*self._ask("sample", arrays, **words))
+        samples = Samples._drawn(*self._ask("sample", arrays, schema=form, **words))
+        samples.schema = form
+        return samples
 
     def score(self, samples: Samples, role: str = "reference", *, temperature: float | None = None) -> numpy.ndarray:
         """Returns the log-prob of each token, [N], under ``"reference"`` or, with the newest weights, ``"actor"``."""
         temperature = samples.temperature if temperature is None else temperature
-        return self._ask("score", samples._arrays(), role=role, temperature=temperature)[1]["logprobs"]
+        return self._ask("score", samples._arrays(), role=role, temperature=temperature, schema=samples.schema)[1]["logprobs"]
 
     def forward_backward(
         self,
@@ -207,10 +215,11 @@ class Session:
         arrays["logprobs"] = array("logprobs", old, "<f4")
         more = {"reference": reference, "gradients": gradients, "entropy_gradients": entropy_gradients}
         arrays.update({name: array(name, numbers, "<f4") for name, numbers in more.items() if numbers is not None})
-        words = {"by": by, "temperature": samples.temperature, **options}
+        words = {"by": by, "temperature": samples.temperature, "schema": samples.schema, **options}
         words["version"] = samples.version if logprobs is None else None
         words["loss"] = loss if isinstance(loss, str) else None
         self.begin()
+        self._in_step = True
         self._link.send({"verb": "learn", **{name: value for name, value in words.items() if value is not None}}, arrays)
         return Learned(*self._learned(samples, loss))
 
@@ -269,6 +278,7 @@ class Session:
         mean = None if reward is None else float(reward)
         header, _ = self._ask("step", arrays, lr=rate, more=more, update=update, reward=mean, metrics=numbers)
         if not more:
+            self._in_step = False
             self.number, self.metrics = header["step"], header["metrics"]
         return header["metrics"]
 
@@ -283,9 +293,11 @@ class Session:
         """
         if self._closed:
             return
+        if save and self._in_step:
+            raise errors.usage("script-out-of-order", "a step is under way, and a checkpoint lies between two", "end the step first")
         self._closed = True
         try:
-            if self._begun and not self.done:
+            if self._begun and not self.done and not self._in_step:
                 self._link.ask("close", save=save)
             error = self._link.ended()
         finally:
@@ -298,7 +310,8 @@ class Session:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:
-            self.close(save=self.number > 0)
+            # What a step has begun is lost; those before it are saved.
+            self.close(save=self.number > 0 and not self._in_step)
             return
         # What ended the script is the error; whatever was saved is there.
         self._closed = True
@@ -311,6 +324,7 @@ class Session:
         self.begin()
         if self.done:
             raise errors.usage("script-out-of-order", f"{verb}: the run has made its last step", "raise train.steps and resume it")
+        self._in_step |= verb != "save"
         return self._link.ask(verb, arrays, **words)
 
 

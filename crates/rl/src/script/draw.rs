@@ -1,6 +1,7 @@
 //! Prompts, and responses to them, drawn and graded by the functions of a run's own rollout.
 
 use super::fault::{Fault, Served, bad_array, bad_request, too_large};
+use super::held::form;
 use super::link::Numbers;
 use super::peer::Script;
 use super::room::ScriptArrays;
@@ -17,7 +18,7 @@ use plimsoll_infer::grading::GradedRequest;
 use plimsoll_infer::model_reward;
 use plimsoll_infer::responder::Responder;
 use plimsoll_infer::sampler::sampling;
-use plimsoll_infer::text::Item;
+use plimsoll_infer::text::{Item, TextModel};
 use plimsoll_reward::Scored;
 use plimsoll_rollout::{Finish, Request, Samples};
 use plimsoll_run::checkpoint::BufferState;
@@ -65,6 +66,8 @@ impl Script {
         made.no_gradients_wait("sample")?;
         let items = items(self.arrays(), cx)?;
         let rollout = self.rollout(cx, how, &items)?;
+        let form = form(&mut self.form, trainer, cx, how.schema.as_deref())?;
+        let text = &TextModel { form, ..cx.text.clone() };
         let (size, shape) = (how.n as usize, trainer.sampler.shape);
         let room = self.arrays().limits().sequences.min(shape.engine.samples);
         if size == 0 || items.len() * size > room {
@@ -97,7 +100,7 @@ impl Script {
             numbers: &[],
         };
         let steps = [made.step, cx.run.train().steps];
-        let of = GradedRequest { request, items: &items, text: cx.text, rollout: &rollout, steps };
+        let of = GradedRequest { request, items: &items, text, rollout: &rollout, steps };
         let graders = if how.grade {
             (&mut *cx.rewards, &cx.run.model_rewards[..])
         } else {

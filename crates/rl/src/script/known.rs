@@ -15,7 +15,8 @@ use plimsoll_plan::Facts;
 pub(crate) fn planned(script: Option<&Script>, run: &RunSpec, facts: &Facts) -> Result<Bytes> {
     match script {
         None => Ok(Bytes(0)),
-        Some(_) => check(run, facts).map(|()| ScriptLimits::of(run, facts).bytes()),
+        // A request may have a form of its own next to the run's.
+        Some(_) => check(run, facts).map(|()| ScriptLimits::of(run, facts).bytes() + facts.host.schema),
     }
 }
 

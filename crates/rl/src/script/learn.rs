@@ -1,6 +1,7 @@
 //! Log-probabilities of sequences, and gradients of a loss over them, by the passes and losses of a run's own update.
 
 use super::fault::{Fault, Served, bad_array, bad_request, out_of_order};
+use super::held::form;
 use super::link::Numbers;
 use super::objective::asked;
 use super::own::{OwnLoss, check, one_each};
@@ -42,6 +43,7 @@ impl Script {
             return Err(bad_request("this run has no reference", "set loss.kl_coef, which plans one"));
         }
         let inv_temperature = inv_temperature(cx, how.temperature)?;
+        let form = form(&mut self.form, trainer, cx, how.schema.as_deref())?;
         let started = begins(cx, Doing::Score);
         let (arrays, out) = self.room.as_mut().expect("a run that has begun has its room");
         let sequences = arrays.sequences()?;
@@ -49,7 +51,10 @@ impl Script {
         out.logprobs.resize(arrays.tokens.len(), 0.0);
         let at =
             |which: &Range<usize>| arrays.offsets[which.start] as usize..arrays.offsets[which.end] as usize;
-        trainer.score(role, &sequences, inv_temperature, &mut out.logprobs, at)?;
+        let own = std::mem::replace(&mut trainer.form, form);
+        let scored = trainer.score(role, &sequences, inv_temperature, &mut out.logprobs, at);
+        trainer.form = own;
+        scored?;
         made.flops += step_flops(&trainer.sampler.shape.spec, &sequences);
         made.score_s += started.elapsed().as_secs_f64();
         let numbers = [("logprobs", Numbers::F32(vec![&out.logprobs]))];
@@ -74,10 +79,13 @@ impl Script {
         }
         let objective = asked(&cx.objective, how)?;
         let inv_temperature = inv_temperature(cx, how.temperature)?;
+        let form = form(&mut self.form, trainer, cx, how.schema.as_deref())?;
         let started = begins(cx, Doing::Update);
         let before = made.actor;
-        let Some(stats) = self.gradients(made, trainer, cx, (how, &objective, inv_temperature, goes_on))?
-        else {
+        let own = std::mem::replace(&mut trainer.form, form);
+        let stats = self.gradients(made, trainer, cx, (how, &objective, inv_temperature, goes_on));
+        trainer.form = own;
+        let Some(stats) = stats? else {
             let metrics = json!({ "loss": 0.0, "tokens": 0 });
             self.link.answer(json!({ "metrics": metrics }), &[])?;
             return Ok(());

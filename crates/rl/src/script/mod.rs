@@ -7,6 +7,7 @@
 
 mod draw;
 mod fault;
+mod held;
 mod known;
 mod learn;
 mod link;

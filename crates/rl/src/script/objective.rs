@@ -74,7 +74,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn of(more: Value) -> Served<Objective> {
-        let text = "method = \"grpo\"\nmodel = \"m\"\n[train]\nsteps = 1\nlearning_rate = 0.1\n";
+        let text = "method = \"grpo\"\nmodel = \"m\"\n[[reward]]\nkind = \"exact\"\n[train]\nsteps = 1\nlearning_rate = 0.1\n";
         let run = toml_run(text);
         let mut how = json!({ "temperature": 1.0, "by": "loss" });
         let more = more.as_object().cloned().unwrap_or_default();

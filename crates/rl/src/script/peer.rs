@@ -1,6 +1,7 @@
 //! The script that leads a run: its socket, its arrays, and what lies between two steps.
 
 use super::fault::{Fault, Served, wrong_time};
+use super::held::NamedForm;
 use super::link::{Link, Numbers};
 use super::room::{ScriptArrays, ScriptGradients, ScriptLimits};
 use super::verbs::Verb;
@@ -32,6 +33,8 @@ pub struct Script {
     pub(super) link: Link,
     /// None before there is a plan.
     pub(super) room: Option<(ScriptArrays, ScriptGradients)>,
+    /// The form of a request that came last, of those that had one of their own.
+    pub(super) form: Option<NamedForm>,
     /// Grades nothing.
     pub(super) no_rewards: Rewards,
     /// The request that came between two steps and belongs to the next.
@@ -50,6 +53,7 @@ impl Script {
         Ok(Script {
             link: Link::connect(path)?,
             room: None,
+            form: None,
             no_rewards: Rewards::new(&[])?,
             waiting: None,
             is_ready: false,

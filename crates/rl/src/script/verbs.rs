@@ -50,6 +50,9 @@ pub(super) struct SampleHow {
     /// With a seed the responses follow from it and the prompts alone.
     #[serde(default)]
     pub seed: Option<u64>,
+    /// What the responses are held to, instead of the run file's.
+    #[serde(default)]
+    pub schema: Option<String>,
     /// True if the rewards of the run file grade the responses.
     pub grade: bool,
 }
@@ -59,12 +62,17 @@ pub(super) struct SampleHow {
 pub(super) struct ScoreHow {
     pub role: String,
     pub temperature: f64,
+    /// What the responses were held to.
+    #[serde(default)]
+    pub schema: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LearnHow {
     pub temperature: f64,
+    #[serde(default)]
+    pub schema: Option<String>,
     pub by: LearnBy,
     /// The updates of the weights whose log-probs the arrays have, if they are of this run.
     #[serde(default)]
