@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import plimsoll
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 TINY = {
     "method": "grpo",
     "model": "builtin:nano",
