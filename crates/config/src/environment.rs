@@ -6,7 +6,7 @@ use super::sections::{Data, Environment, RunFile};
 use super::values::{AnsweredPrompts, Network};
 use crate::RunSpec;
 use plimsoll_base::{Error, Result};
-use plimsoll_textenv::{Kind, ReplyLimits, Settings, tool_function, tool_server};
+use plimsoll_textenv::{ContainerTasks, Kind, ReplyLimits, Settings, tool_function, tool_server};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -89,6 +89,9 @@ fn tools(environment: &Environment, kind: &Kind, at: &Provenance) -> Result<()> 
     if kind.is_graded() && environment.rows.as_deref().is_none_or(str::is_empty) {
         return Err(missing("environment.rows").fact("the prompt of each row begins an episode"));
     }
+    if kind.plays_tasks() && environment.rows.is_none() {
+        return Err(missing("environment.rows").fact("it is the folder with the tasks, each an episode"));
+    }
     let mut names = BTreeSet::new();
     for place in &environment.tools {
         if let Some(server) = tool_server(place) {
@@ -151,6 +154,11 @@ impl Environment {
             servers: self.tools.iter().filter_map(|place| tool_server(place)).map(String::from).collect(),
             rows: self.rows.as_ref().map(PathBuf::from),
             eval_rows: self.eval_rows.as_ref().map(PathBuf::from),
+            tasks: ContainerTasks {
+                folders: self.task_folders().map(PathBuf::from).collect(),
+                engine: self.engine.clone(),
+                memory: self.container_memory.0,
+            },
             prompt_column: data.prompt_column.clone(),
             drops_answers: data.answered == AnsweredPrompts::DropTurn,
             ignored: data.ignore.clone(),

@@ -10,10 +10,11 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         && !environment.env.is_empty()
         && !environment.plays_agents()
         && !environment.is_graded()
+        && !environment.plays_tasks()
         && !["text:", "python:", "gym:", "openenv:"].iter().any(|kind| environment.env.starts_with(kind))
     {
         let asked = format!("\"{}\" with a language model", environment.env);
-        let built = "text environments (text:NAME, python:FILE.py:CLASS, tools, gym:ID, openenv:URL, http-agent), and native ones with model = \"mlp:64x64\"";
+        let built = "text environments (text:NAME, python:FILE.py:CLASS, tools, harbor, gym:ID, openenv:URL, http-agent), and native ones with model = \"mlp:64x64\"";
         return Err(error(at, "environment.env", &asked, built));
     }
     if let Auto::Value(stage) = run.run.zero_stage {

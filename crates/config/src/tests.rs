@@ -1,5 +1,6 @@
 //! Run files, good and bad.
 
+mod containers;
 mod credit;
 mod data_sets;
 mod device;

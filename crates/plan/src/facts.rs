@@ -217,6 +217,7 @@ pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
     };
     let kind = Kind::parse(&section.env);
     let has_workers = kind.as_ref().is_ok_and(Kind::has_workers);
+    let container = if section.plays_tasks() { section.container_memory.0 } else { Bytes(0) };
     let plays_agents = kind.is_ok_and(|kind| kind.is_agents());
     // Agents started by others are not in this plan.
     let has_workers = has_workers && !(plays_agents && section.command.is_empty());
@@ -228,6 +229,7 @@ pub(crate) fn episode_memory(run: &RunSpec) -> EpisodeMemory {
         threads,
         reply: if threads > 0 { ReplyLimits::of(section.turn_tokens_max).host_bytes() } else { Bytes(0) },
         images_max: section.images_max as usize,
+        container,
         plays_agents,
         compares_turns: run.turn_credit().is_some(),
         steps_max: 0,

@@ -415,6 +415,20 @@ impl RunShape {
         [("cuda.host", held.host), ("cuda.files", held.files), ("cuda.shared", held.shared)]
     }
 
+    /// Adds the rows of what a training run has around its steps, which a server of tenants has not.
+    fn run_rows(&self, layout: &mut Layout) {
+        let training = self.training.as_ref().filter(|_| !self.samples_while_it_trains());
+        let Some(training) = training else { return };
+        training_rows(layout, self.arenas(), training.trackers);
+        let requests = training.teacher.as_ref().map_or(0, |teacher| teacher.requests.0);
+        host_row(layout, "teacher.requests", "rl", Place::Heap, requests);
+        host_row(layout, "teacher.spans", "rl", Place::Heap, training.aligned_bytes());
+        if training.estimator > Bytes(0) {
+            host_row(layout, "advantage.arrays", "rl", Place::Heap, estimator_bytes(training));
+            host_row(layout, "advantage.worker", "rl", Place::Workers, training.estimator.0);
+        }
+    }
+
     fn host_rows(&self, layout: &mut Layout) {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
@@ -466,16 +480,7 @@ impl RunShape {
         for (name, bytes) in self.held_rows() {
             host_row(layout, name, "device", Place::Process, bytes.0);
         }
-        if let Some(training) = self.training.as_ref().filter(|_| !self.samples_while_it_trains()) {
-            training_rows(layout, self.arenas(), training.trackers);
-            let requests = training.teacher.as_ref().map_or(0, |teacher| teacher.requests.0);
-            host_row(layout, "teacher.requests", "rl", Place::Heap, requests);
-            host_row(layout, "teacher.spans", "rl", Place::Heap, training.aligned_bytes());
-            if training.estimator > Bytes(0) {
-                host_row(layout, "advantage.arrays", "rl", Place::Heap, estimator_bytes(training));
-                host_row(layout, "advantage.worker", "rl", Place::Workers, training.estimator.0);
-            }
-        }
+        self.run_rows(layout);
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         row("reward.buffers", "reward", Place::Heap, self.rewards.buffers.0);
         row("reward.workers", "reward", Place::Workers, self.rewards.workers.0);
@@ -483,6 +488,7 @@ impl RunShape {
         row("environment.episodes", "rl", Place::Heap, episodes);
         row("reward.steps", "rl", Place::Heap, self.episodes.step_bytes(self.engine.samples));
         row("environment.workers", "rl", Place::Workers, self.episodes.workers.0);
+        row("environment.containers", "rl", Place::Workers, self.episodes.containers(self.engine.samples));
         kernel_row(layout, self.target.threads + self.rewards.threads + self.episodes.threads + 1);
     }
 }

@@ -136,6 +136,10 @@ impl Checks {
             self.left_out(format!("whether {url} answers"));
             return Ok(());
         }
+        if kind.plays_tasks() {
+            self.left_out("containers, whose images are made before the first rollout");
+            return Ok(());
+        }
         let mut settings = section.host_settings(&run.data);
         settings.num_workers = 1;
         settings.reset_timeout = settings.reset_timeout.min(PLAN_START);

@@ -3,7 +3,7 @@
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_base::{Bytes, Result};
 use plimsoll_text::Message;
-use plimsoll_worker::{Network, ReplyImages, ReplyLimits, Stop, ToolFunction};
+use plimsoll_worker::{ContainerTasks, Network, ReplyImages, ReplyLimits, Stop, ToolFunction};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -88,6 +88,8 @@ pub struct Settings {
     /// Files of first rows, for training and for evaluation, if there are tools.
     pub rows: Option<PathBuf>,
     pub eval_rows: Option<PathBuf>,
+    /// Tasks that are played in containers.
+    pub tasks: ContainerTasks,
     /// Column of their prompts.
     pub prompt_column: String,
     /// True if the assistant's last turn is left out of a prompt that ends with it; else such a prompt is refused.

@@ -8,7 +8,7 @@ use super::environment::{Make, Said, Settings, Start, TextEnvironment};
 use super::rows::{ImageTaker, Rows};
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_text::Message;
-use plimsoll_worker::{About, EpisodesSpec, PythonEpisodes, Stop};
+use plimsoll_worker::{About, EpisodesOf, EpisodesSpec, PythonEpisodes, Stop};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -74,6 +74,8 @@ pub struct Hosts {
     stop: Stop,
     about: About,
     rows: Arc<Rows>,
+    /// Starts the worker that removes the containers of others.
+    sweep: Option<EpisodesSpec>,
 }
 
 impl Hosts {
@@ -108,8 +110,8 @@ impl Hosts {
         let rows = FirstRows { rows: rows.into(), is_graded: kind.is_graded() };
         let (say, replies) = channel();
         let (threads, about, of) = (Vec::new(), About::default(), rows.rows.clone());
-        let mut hosts =
-            Hosts { here: None, threads, replies, asked: 0, stop: Stop::default(), about, rows: of };
+        let (stop, sweep) = (Stop::default(), None);
+        let mut hosts = Hosts { here: None, threads, replies, asked: 0, stop, about, rows: of, sweep };
         if kind.is_agents() {
             return Ok(hosts);
         }
@@ -125,6 +127,11 @@ impl Hosts {
         }
         for started in starting {
             hosts.about = started.recv().expect("a host says how it started")?;
+        }
+        if let Kind::Python(of @ EpisodesOf::Harbor) = kind {
+            let mut sweep = EpisodesSpec { has_rows: false, ..spec_of(of, settings) };
+            sweep.tasks.folders.clear();
+            hosts.sweep = Some(sweep);
         }
         Ok(hosts)
     }
@@ -191,6 +198,10 @@ impl Drop for Hosts {
             // A panic there is a bug and has been printed.
             let _ = thread.join();
         }
+        if let Some(sweep) = self.sweep.take() {
+            // The workers have ended with episodes under way. If this fails, the next run removes their containers.
+            let _ = PythonEpisodes::start(&sweep, Stop::default());
+        }
     }
 }
 
@@ -239,21 +250,7 @@ impl Host {
                 Ok(Host::Native { make: (row.open)(settings, stop)?, slots: BTreeMap::new() })
             }
             Kind::Python(of) => {
-                let spec = EpisodesSpec {
-                    of: of.clone(),
-                    tools: settings.tools.clone(),
-                    servers: settings.servers.clone(),
-                    has_rows: settings.rows.is_some(),
-                    action: settings.action.clone(),
-                    observation: settings.observation.clone(),
-                    reply: settings.reply,
-                    images: settings.images.clone(),
-                    python: settings.python.clone(),
-                    memory: settings.worker_memory,
-                    network: settings.network,
-                    step_timeout: settings.step_timeout,
-                    reset_timeout: settings.reset_timeout,
-                };
+                let spec = spec_of(of, settings);
                 Ok(Host::Python(PythonEpisodes::start(&spec, stop.clone())?, rows.clone()))
             }
             Kind::Agents => unreachable!("agents are served, not hosted"),
@@ -300,6 +297,25 @@ impl Host {
                 Job::End => episodes.end(slot)?.map(Said::end),
             }),
         }
+    }
+}
+
+fn spec_of(of: &EpisodesOf, settings: &Settings) -> EpisodesSpec {
+    EpisodesSpec {
+        of: of.clone(),
+        tools: settings.tools.clone(),
+        servers: settings.servers.clone(),
+        has_rows: settings.rows.is_some(),
+        tasks: settings.tasks.clone(),
+        action: settings.action.clone(),
+        observation: settings.observation.clone(),
+        reply: settings.reply,
+        images: settings.images.clone(),
+        python: settings.python.clone(),
+        memory: settings.worker_memory,
+        network: settings.network,
+        step_timeout: settings.step_timeout,
+        reset_timeout: settings.reset_timeout,
     }
 }
 

@@ -1,7 +1,8 @@
 //! Text environments: tasks of several turns. A model answers messages and the environment replies, until it ends.
 //!
 //! A built-in environment is a file here and a row of `ENVIRONMENTS`. Python workers play others (`hosts.rs`): a user's
-//! class, a Gymnasium environment, an OpenEnv client. The training crate turns episodes into tokens.
+//! class, a Gymnasium environment, an OpenEnv client, tasks in containers. The training crate turns episodes into
+//! tokens.
 
 mod countdown;
 mod environment;
@@ -17,8 +18,8 @@ pub use environment::{Row, Said, Settings, Start, TextEnvironment};
 pub use hosts::{HadTurn, Hosts, Job, Reply};
 pub use memory::EpisodeMemory;
 pub use plimsoll_worker::{
-    About, Agents, AgentsSpec, EpisodesOf, REPLY_IMAGE_BYTES_MAX, ReplyImages, ReplyLimits, ToolFunction,
-    Words,
+    About, Agents, AgentsSpec, ContainerTasks, EpisodesOf, REPLY_IMAGE_BYTES_MAX, ReplyImages, ReplyLimits,
+    ToolFunction, Words,
 };
 pub use rows::{EpisodeImages, EpisodeRow, ImageTaker, ImagesFrom, RowsFrom, first_episode_rows};
 pub use tally::EnvironmentTally;
@@ -32,6 +33,8 @@ pub const ENVIRONMENTS: &[Row] = &[countdown::ROW, guess::ROW, tool::ROW, second
 pub const HTTP_AGENT: &str = "http-agent";
 /// The name of functions outside a class, listed in `environment.tools`.
 pub const TOOLS: &str = "tools";
+/// The name of tasks in harbor's format, in the folders `environment.rows` and `eval_rows`.
+pub const HARBOR: &str = "harbor";
 
 #[derive(Clone, Debug)]
 pub enum Kind {
@@ -79,6 +82,9 @@ impl Kind {
         if name == TOOLS {
             return Ok(Kind::Python(EpisodesOf::Functions));
         }
+        if name == HARBOR {
+            return Ok(Kind::Python(EpisodesOf::Harbor));
+        }
         if let Some(row) = ENVIRONMENTS.iter().find(|row| row.name == name) {
             return Ok(Kind::Native(*row));
         }
@@ -86,7 +92,7 @@ impl Kind {
         let nearest = ENVIRONMENTS.iter().max_by(|a, b| near(a).total_cmp(&near(b)));
         let nearest = nearest.expect("there are environments").name;
         let hint = format!(
-            "did you mean {nearest}? A class of your own is named by its file: python:FILE.py:CLASS; others are gym:ID, openenv:URL, tools and http-agent"
+            "did you mean {nearest}? A class of your own is named by its file: python:FILE.py:CLASS; others are gym:ID, openenv:URL, tools, harbor and http-agent"
         );
         Err(unknown(name, hint))
     }
@@ -94,6 +100,11 @@ impl Kind {
     /// Returns true if it gives no reward itself: the run's rewards grade its episodes.
     pub fn is_graded(&self) -> bool {
         matches!(self, Kind::Python(EpisodesOf::Functions))
+    }
+
+    /// Returns true if its episodes are tasks in containers, whose folders are its rows.
+    pub fn plays_tasks(&self) -> bool {
+        matches!(self, Kind::Python(EpisodesOf::Harbor))
     }
 
     pub fn is_python(&self) -> bool {
@@ -166,6 +177,7 @@ mod tests {
         let gym = Kind::parse("gym:words:Guess-v0").unwrap();
         assert!(matches!(gym, Kind::Python(EpisodesOf::Gymnasium { id }) if id == "words:Guess-v0"));
         assert!(matches!(Kind::parse("tools"), Ok(Kind::Python(EpisodesOf::Functions))));
+        assert!(Kind::parse("harbor").unwrap().plays_tasks());
         let served = Kind::parse("openenv:http://localhost:8000").unwrap();
         assert!(
             matches!(served, Kind::Python(EpisodesOf::OpenEnv { url }) if url == "http://localhost:8000")

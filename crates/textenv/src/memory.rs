@@ -33,6 +33,8 @@ pub struct EpisodeMemory {
     pub reply: Bytes,
     /// Most images of an episode's replies; each is a file, and in a line of its worker.
     pub images_max: usize,
+    /// Memory of the container of an episode; 0 without containers.
+    pub container: Bytes,
     /// True if programs with their own loop play.
     pub plays_agents: bool,
     /// True if the turns of a group are compared with each other.
@@ -50,6 +52,7 @@ impl Default for EpisodeMemory {
             threads: 0,
             reply: Bytes(0),
             images_max: 0,
+            container: Bytes(0),
             plays_agents: false,
             compares_turns: false,
             steps_max: 0,
@@ -63,6 +66,11 @@ impl EpisodeMemory {
     pub fn step_bytes(&self, samples: usize) -> u64 {
         let steps = if self.steps_max > 0 { self.steps_max as u64 + 1 } else { 0 };
         (samples as u64).saturating_mul(steps * (STEP_BYTES + COMPARED_TURN_BYTES))
+    }
+
+    /// Returns the host bytes of the containers of `samples` episodes.
+    pub fn containers(&self, samples: usize) -> u64 {
+        self.container.0.saturating_mul(samples as u64)
     }
 
     /// Returns the host bytes of `samples` episodes of up to `tokens` tokens, including prompts.

@@ -3,7 +3,7 @@
 //! counts, so the cases run one after another in a process without other tests.
 
 use plimsoll_base::Bytes;
-use plimsoll_textenv::{EpisodeMemory, Hosts, Job, Kind, ReplyLimits, Settings, Start};
+use plimsoll_textenv::{ContainerTasks, EpisodeMemory, Hosts, Job, Kind, ReplyLimits, Settings, Start};
 use plimsoll_worker::Network;
 use std::time::Duration;
 
@@ -63,6 +63,7 @@ fn settings() -> Settings {
         servers: Vec::new(),
         rows: None,
         eval_rows: None,
+        tasks: ContainerTasks::default(),
         prompt_column: "prompt".to_string(),
         drops_answers: false,
         ignored: Vec::new(),

@@ -29,6 +29,15 @@ const SERVE: &str = concat!(
     include_str!("mcp.py"),
     include_str!("serve_episodes.py")
 );
+/// Serves tasks in containers.
+const SERVE_TASKS: &str = concat!(
+    include_str!("load.py"),
+    include_str!("protocol.py"),
+    include_str!("pictures.py"),
+    include_str!("containers.py"),
+    include_str!("harbor.py"),
+    include_str!("serve_episodes.py")
+);
 
 /// Most bytes of a worker's line.
 const REPLY_BYTES_MAX: usize = 1 << 20;
@@ -38,6 +47,8 @@ const MESSAGE_BYTES: usize = 128;
 const FIRST_MESSAGES_MAX: usize = 16 << 10;
 /// Most bytes of the schemas of an environment's tools, as a tree.
 const TOOLS_BYTES_MAX: usize = 2 << 20;
+/// Longest time for images before a run, and for the tests of a task: its worker holds them to what its tasks say.
+const OF_TASKS_MAX: Duration = Duration::from_secs(25 * 3600);
 
 /// The environment that plays episodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +64,8 @@ pub enum EpisodesOf {
     Gymnasium { id: String },
     /// An OpenEnv server, by its address.
     OpenEnv { url: String },
+    /// Tasks in harbor's format, each episode in a container, `EpisodesSpec::tasks`.
+    Harbor,
 }
 
 impl EpisodesOf {
@@ -63,8 +76,20 @@ impl EpisodesOf {
             EpisodesOf::Functions => "tools".into(),
             EpisodesOf::Gymnasium { id } => id.clone(),
             EpisodesOf::OpenEnv { url } => shown_address(url),
+            EpisodesOf::Harbor => "harbor".into(),
         }
     }
+}
+
+/// The tasks that are played in containers, and what runs these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerTasks {
+    /// Folders of tasks; with none, a worker only removes the containers that others left.
+    pub folders: Vec<PathBuf>,
+    /// The program that runs containers, with words of its own; `None` for `docker` or `podman`, whichever is found.
+    pub engine: Option<String>,
+    /// Limit on the memory of a container.
+    pub memory: Bytes,
 }
 
 /// A function in a user's file that the model may call.
@@ -84,6 +109,7 @@ pub struct EpisodesSpec {
     pub servers: Vec<String>,
     /// True if episodes begin with rows; with tools, `reset` gets their columns as arguments.
     pub has_rows: bool,
+    pub tasks: ContainerTasks,
     /// The key of an OpenEnv server's actions that carries the response.
     pub action: String,
     /// The key of its observations to show; `None` for their only text, or else all of them.
@@ -188,6 +214,8 @@ pub struct PythonEpisodes {
     images_max: usize,
     step_timeout: Duration,
     reset_timeout: Duration,
+    /// Longest time for the reward of a whole episode.
+    end_timeout: Duration,
 }
 
 impl PythonEpisodes {
@@ -216,15 +244,31 @@ impl PythonEpisodes {
         let what = spec.to_json().to_string();
         let (python, name) = (spec.python.as_deref(), spec.of.name());
         let item = (&*name, &[what.as_str()][..]);
-        let launch = Launch::of_python(python, SERVE, item, spec.memory, spec.network, check_loaded);
+        let is_harbor = spec.of == EpisodesOf::Harbor;
+        let script = if is_harbor { SERVE_TASKS } else { SERVE };
+        let mut launch = Launch::of_python(python, script, item, spec.memory, spec.network, check_loaded);
+        // Clients of engines reserve more addresses than they use.
+        launch.is_private = is_harbor;
+        let of_tasks = |time: Duration| if is_harbor { OF_TASKS_MAX } else { time };
         let images_max = spec.images.as_ref().map_or(0, |images| images.most);
         let (step_timeout, reset_timeout) = (spec.step_timeout, spec.reset_timeout);
         // No retries: the environment may already have taken the turn.
-        let limits = Limits { workers: 1, timeout: step_timeout, start_timeout: reset_timeout, retries: 0 };
+        let limits =
+            Limits { workers: 1, timeout: step_timeout, start_timeout: of_tasks(reset_timeout), retries: 0 };
         let mut pool = Pool::start(launch, limits, stop).map_err(of_environment)?;
         pool.lengthen_replies(images_max * REPLY_IMAGE_TEXT);
         let (ids, messages_max) = (Ids::default(), spec.reply.messages);
-        Ok(PythonEpisodes { pool, name, ids, messages_max, images_max, step_timeout, reset_timeout })
+        let end_timeout = of_tasks(step_timeout);
+        Ok(PythonEpisodes {
+            pool,
+            name,
+            ids,
+            messages_max,
+            images_max,
+            step_timeout,
+            reset_timeout,
+            end_timeout,
+        })
     }
 
     /// Returns what the environment offers.
@@ -290,12 +334,15 @@ impl PythonEpisodes {
     ///
     /// Errors: as `reset`.
     pub fn end(&mut self, slot: usize) -> Result<Option<f64>> {
-        self.ask(json!({ "end": slot }), "end", |reply| {
+        self.pool.set_timeout(self.end_timeout);
+        let reward = self.ask(json!({ "end": slot }), "end", |reply| {
             if field(reply, "lost").is_some() {
                 return Ok(None);
             }
             field(reply, "reward").and_then(JsonPart::number).map(Some).ok_or(None)
-        })
+        });
+        self.pool.set_timeout(self.step_timeout);
+        reward
     }
 
     /// Returns how often the worker was restarted.
@@ -319,7 +366,13 @@ impl PythonEpisodes {
         if let Some(raised) = field(reply, "raised").map(Raised::read) {
             let message = format!("environment `{}` raised {}", self.name, raised.head());
             let error = Error::new(slugs::TEXT_ENVIRONMENT_RAISED, message);
-            return Err(raised.facts(error).hint("fix the environment"));
+            let hint = match raised.kind() {
+                "ContainerFault" => {
+                    "its episode has no reward: run the command that failed by hand to see why"
+                }
+                _ => "fix the environment",
+            };
+            return Err(raised.facts(error).hint(hint));
         }
         if field(reply, "memory").is_some() {
             return Err(of_environment(self.pool.over_budget(0)));
@@ -339,6 +392,21 @@ impl PythonEpisodes {
 }
 
 impl EpisodesSpec {
+    /// Returns the description that `HarborTasks` of `harbor.py` reads.
+    fn tasks_to_json(&self) -> Value {
+        let ContainerTasks { folders, engine, memory } = &self.tasks;
+        json!({
+            "folders": folders,
+            "engine": engine,
+            "memory_mb": memory.0 >> 20,
+            "network": self.network == Network::Allow,
+            "step_seconds": self.step_timeout.as_secs_f64(),
+            "reset_seconds": self.reset_timeout.as_secs_f64(),
+            // Four bytes a token, of the 32 that a reply may have.
+            "output_bytes": self.reply.bytes / 8,
+        })
+    }
+
     /// Returns the description that `open_shape` of `shapes.py` reads.
     fn to_json(&self) -> Value {
         let mut what = match &self.of {
@@ -348,6 +416,7 @@ impl EpisodesSpec {
             EpisodesOf::OpenEnv { url } => {
                 json!({ "openenv": url, "action": self.action, "timeout": self.step_timeout.as_secs_f64() })
             }
+            EpisodesOf::Harbor => json!({ "harbor": self.tasks_to_json() }),
         };
         what["turn"] = json!([self.reply.messages, self.reply.bytes]);
         if let Some(ReplyImages { most, placeholder }) = &self.images {
@@ -427,9 +496,21 @@ fn message_of(message: JsonPart<'_>) -> Option<(String, String)> {
 fn check_loaded(name: &str, line: &str) -> Result<()> {
     let Some(raised) = field_of_first(line, "load").map(Raised::read) else { return Ok(()) };
     let message = format!("environment `{name}` does not load: {}", raised.head());
-    Err(raised
-        .facts(Error::usage("text-environment-missing", message))
-        .hint("import the file with the same interpreter to see why; `environment.python` names another"))
+    let Words { slug, hint } = match raised.kind() {
+        "TaskRefused" => Words {
+            slug: "harbor-task-refused",
+            hint: "leave the task out of the folder, or change what the error names",
+        },
+        "ContainerFault" => Words {
+            slug: "container-engine-failed",
+            hint: "run the command that the error names by hand to see why; environment.engine names another program",
+        },
+        _ => Words {
+            slug: "text-environment-missing",
+            hint: "import the file with the same interpreter to see why; `environment.python` names another",
+        },
+    };
+    Err(raised.facts(Error::usage(slug, message)).hint(hint))
 }
 
 /// The slug and the hint of a failed environment.

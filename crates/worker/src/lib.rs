@@ -61,8 +61,8 @@ pub use bell::Bell;
 pub use budget::Over;
 pub use enter::{Confined, ENV_WORKER, become_env_worker};
 pub use episodes::{
-    About, EpisodesOf, EpisodesSpec, Messages, PythonEpisodes, REPLY_IMAGE_BYTES_MAX, ReplyImages,
-    ReplyLimits, ToolFunction, Turn,
+    About, ContainerTasks, EpisodesOf, EpisodesSpec, Messages, PythonEpisodes, REPLY_IMAGE_BYTES_MAX,
+    ReplyImages, ReplyLimits, ToolFunction, Turn,
 };
 pub use estimator::{EstimatorInputs, EstimatorSpec, PythonEstimator};
 pub use groups::{GroupHome, GroupKill, WorkerGroup};

@@ -27,6 +27,11 @@ impl Raised {
         Raised { kind: of("kind"), said: of("said"), frames: of("frames") }
     }
 
+    /// Returns the name of the exception's type.
+    pub(crate) fn kind(&self) -> &str {
+        &self.kind
+    }
+
     /// Returns the head of an error, such as `KeyError: 'answer'`.
     pub(crate) fn head(&self) -> String {
         let kind = self.kind.lines().next().filter(|kind| !kind.is_empty()).unwrap_or("an exception");

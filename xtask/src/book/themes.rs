@@ -65,7 +65,16 @@ const ERRORS: [Theme; 10] = [
     theme("Rewards", &["reward-"]),
     theme(
         "Environments",
-        &["env-", "text-environment-", "action-", "policy-", "frames-", "unknown-environment"],
+        &[
+            "env-",
+            "text-environment-",
+            "harbor-",
+            "container-engine-",
+            "action-",
+            "policy-",
+            "frames-",
+            "unknown-environment",
+        ],
     ),
     theme(
         "Runs, run directories and checkpoints",

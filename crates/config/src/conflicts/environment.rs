@@ -31,6 +31,23 @@ const NO_FUNCTIONS: Setting = when(
     },
     ENVIRONMENT.example,
 );
+const ROWLESS: Setting = when(
+    "environment.env",
+    "an environment without rows",
+    |run| {
+        plays_in(run, |kind| {
+            use EpisodesOf::{Class, Functions, Harbor};
+            !matches!(kind, Kind::Python(Class { .. } | Functions | Harbor))
+        })
+    },
+    ENVIRONMENT.example,
+);
+const NO_TASKS: Setting = when(
+    "environment.env",
+    "an environment without containers",
+    |run| plays_in(run, |kind| !kind.plays_tasks()),
+    ENVIRONMENT.example,
+);
 const NO_AGENTS: Setting = when(
     "environment.env",
     "an environment that no agent plays",
@@ -261,8 +278,19 @@ pub(super) const ROWS: &[Conflict] = &[
             |case| case.given(["environment.rows", "environment.eval_rows"]),
             &["environment.rows=rows.jsonl"],
         ),
-        NO_FUNCTIONS,
-        "and it belongs to env = \"python:FILE.py:CLASS\" or \"tools\"",
+        ROWLESS,
+        "and it belongs to env = \"python:FILE.py:CLASS\", \"tools\" or \"harbor\"",
+        "remove {key}",
+    ),
+    no(
+        which(
+            "environment.*",
+            "environment.engine or container_memory",
+            |case| case.given(["environment.engine", "environment.container_memory"]),
+            &["environment.engine=podman"],
+        ),
+        NO_TASKS,
+        "and it belongs to env = \"harbor\"",
         "remove {key}",
     ),
     no(

@@ -3,7 +3,7 @@
 use crate::key::{COUNT, FREELY, Fact, Key, NATIVE, NOT_ZERO, Player, REQUIRED, TEXT, WORKERS, also, within};
 use crate::values::{Auto, ByteSize, Credit, Network, WorkerGpu};
 use plimsoll_base::Bytes;
-use plimsoll_textenv::{HTTP_AGENT, TOOLS};
+use plimsoll_textenv::{HARBOR, HTTP_AGENT, TOOLS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,13 +11,15 @@ use std::collections::BTreeMap;
 /// Number of environments, and of frames in a batch; a larger one is a typing error.
 const FRAMES: Fact = within(1.0, (1 << 24) as f64);
 
+/// Default of `environment.container_memory`.
+const CONTAINER_MEMORY: ByteSize = ByteSize(Bytes::mib(2048));
+
 section! {
     /// An environment instead of prompts. A language model plays text environments, and its episodes are what is
     /// sampled and trained; a small network (`model = "mlp:..."`) acts in native ones, by the keys at the end.
     Environment "environment" {
-        /// `text:NAME`, `python:FILE.py:CLASS`, `tools`, `gym:ID` of text, `openenv:URL`, or `http-agent`; for a small
-        /// network a native environment such as
-        /// `CartPole-v1`, `gym:ID` or `python:FILE.py:FUNCTION`.
+        /// `text:NAME`, `python:FILE.py:CLASS`, `tools`, `harbor`, `gym:ID` of text, `openenv:URL`, `http-agent`; for a
+        /// small network a native environment such as `CartPole-v1`, `gym:ID` or `python:FILE.py:FUNCTION`.
         env: String = String::new() => [REQUIRED],
         /// Most turns of the model in an episode; each is up to `rollout.max_new_tokens` tokens long.
         turns_max: u32 = 8 => [TEXT, COUNT],
@@ -39,12 +41,19 @@ section! {
         tools: Vec<String> = Vec::new() => [TEXT],
         /// A JSONL or Parquet file, or `hf:org/name/SUBSET/SPLIT`, whose column `data.prompt_column` opens an episode.
         /// Its columns are arguments of `reset`, for a class whose methods are tools, and columns of rewards for `env =
-        /// "tools"`.
+        /// "tools"`. With `env = "harbor"` a folder of tasks, or of one.
         #[serde(skip_serializing_if = "Option::is_none")]
         rows: Option<String> = None => [TEXT],
         /// The rows of evaluation; those of `rows` if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         eval_rows: Option<String> = None => [TEXT],
+        /// The program that runs the containers of `env = "harbor"`, with words of its own; `docker` or `podman` if
+        /// absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        engine: Option<String> = None => [TEXT, FREELY],
+        /// Limit on the memory of a container, of which a plan has one for each episode of a step.
+        #[serde(skip_serializing_if = "is_default_memory")]
+        container_memory: ByteSize = CONTAINER_MEMORY => [TEXT, NOT_ZERO],
         /// The key of an OpenEnv server's actions that takes the model's turn, if the server has no tools [message].
         #[serde(skip_serializing_if = "Option::is_none")]
         action: Option<String> = None => [TEXT],
@@ -116,6 +125,10 @@ fn is_zero(port: &u16) -> bool {
     *port == 0
 }
 
+fn is_default_memory(memory: &ByteSize) -> bool {
+    *memory == CONTAINER_MEMORY
+}
+
 fn is_none(images: &u32) -> bool {
     *images == 0
 }
@@ -150,8 +163,22 @@ impl Environment {
         code.into_iter()
     }
 
-    /// Returns the files of the rows that begin its episodes.
+    /// True if its episodes are tasks in containers.
+    pub fn plays_tasks(&self) -> bool {
+        self.env == HARBOR
+    }
+
+    /// Returns the files of the rows that begin its episodes: none where tasks do.
     pub fn row_files(&self) -> impl Iterator<Item = &str> {
+        self.rows_named().filter(|_| !self.plays_tasks())
+    }
+
+    /// Returns the folders of tasks that are its episodes.
+    pub fn task_folders(&self) -> impl Iterator<Item = &str> {
+        self.rows_named().filter(|_| self.plays_tasks())
+    }
+
+    fn rows_named(&self) -> impl Iterator<Item = &str> {
         [&self.rows, &self.eval_rows].into_iter().flatten().map(String::as_str)
     }
 

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 mod changes;
+mod tasks;
 
 /// The file of a checkpoint that holds the chat template.
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -298,6 +299,9 @@ pub fn inputs(
         let record =
             record_of(Path::new(name)).map_err(|err| Error::io("data-missing", name.as_ref(), &err))?;
         inputs.insert(name.to_string(), record.sha256);
+    }
+    for folder in run.environment().into_iter().flat_map(|section| section.task_folders()) {
+        inputs.insert(folder.to_string(), tasks::digest_of_tasks(folder)?);
     }
     let mut insert_shape = |model: &OpenModel, source: &str| {
         let config = config_json(&model.spec, DType::F32, &model.token_ids());

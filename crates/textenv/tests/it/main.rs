@@ -1,12 +1,13 @@
 //! Text environments with real programs and real workers.
 
+mod harbor;
 mod mcp;
 mod rows;
 mod shapes;
 mod tool;
 
 use plimsoll_base::Bytes;
-use plimsoll_textenv::{ReplyLimits, Settings};
+use plimsoll_textenv::{ContainerTasks, ReplyLimits, Settings};
 use plimsoll_worker::Network;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ fn settings() -> Settings {
         servers: Vec::new(),
         rows: None,
         eval_rows: None,
+        tasks: ContainerTasks::default(),
         prompt_column: "prompt".to_string(),
         drops_answers: false,
         ignored: Vec::new(),
