@@ -35,6 +35,8 @@ const PROMPT_ROWS: u32 = 64;
 const ROWS: [usize; 2] = [2048, 8192];
 /// Sequences of a micro-batch.
 const SEQUENCES: usize = 256;
+/// The folder of stores in that of the server.
+const STORES: &str = "stores";
 /// Connections at one time.
 const CONNECTIONS: usize = 1024;
 
@@ -104,8 +106,9 @@ pub fn serve_tenants(verb: &VerbFile, serving: TenantServing<'_>) -> Result<()> 
         tenants: serving.tenants.clone(),
         limits: serving.limits,
         journal: serving.folder.join("journal"),
+        folders: Some(Stores::folders(serving.folder.join(STORES))),
     })?;
-    let stores = Stores::open(serving.folder.join("stores"), &tinker.stores())?;
+    let stores = Stores::open(serving.folder.join(STORES), &tinker.stores())?;
     answer(&tinker, listener.try_clone().map_err(|err| Error::new("io-error", err.to_string()))?)?;
     (serving.ready)(&report, &listener)?;
     let work = Work { model: &model, shape: &report.shape, texts, stores: &stores, tinker: &tinker };

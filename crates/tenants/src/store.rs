@@ -10,9 +10,10 @@ use plimsoll_files::{
     adapter_config_json, fsync_dir, write_new,
 };
 use plimsoll_model::SlotFile;
-use plimsoll_tinker::{AdapterChoice, SaveKind, StoreId};
+use plimsoll_tinker::{AdapterChoice, SaveKind, StoreFolders, StoreId};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A store's file of the optimizer's states.
 const STATES: &str = "optimizer.safetensors";
@@ -63,6 +64,11 @@ impl Stores {
             }
         }
         Ok(Stores { folder })
+    }
+
+    /// Returns what says in which folder of `all` a store is.
+    pub fn folders(all: PathBuf) -> StoreFolders {
+        StoreFolders(Arc::new(move |store| all.join(store.to_string())))
     }
 
     /// Returns a store's folder.

@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tenants: TokenTenants::new(tokens, Vec::new())?,
         limits,
         journal: folder.join("journal"),
+        folders: Some(fake::folders(&folder)),
     };
     let tinker = Tinker::start(settings)?;
     let _engine = fake::Fake::new(folder).serve(tinker.clone());

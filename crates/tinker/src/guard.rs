@@ -47,21 +47,26 @@ impl TokenTenants {
         self.tokens.len().max(1)
     }
 
+    /// Refuses a request to a name that is not this server's.
+    ///
+    /// Errors: `serve-host-refused`.
+    pub(crate) fn check_host(&self, headers: &HeaderMap, uri: &Uri) -> Result<()> {
+        let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let guard = Guard { token: None, hosts: self.hosts.clone() };
+        if has_one_host(headers, uri) && guard.knows(host) {
+            return Ok(());
+        }
+        let message = format!("this server does not go by the name {:?}", shown(host));
+        Err(Error::new("serve-host-refused", message).hint("start it with --host NAME if it should"))
+    }
+
     /// Returns the tenant of a request.
     ///
     /// Errors: `serve-host-refused`, `tinker-token-wrong`.
     pub(crate) fn tenant(&self, headers: &HeaderMap, uri: &Uri) -> Result<&str> {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let guard = Guard { token: None, hosts: self.hosts.clone() };
-        if !has_one_host(headers, uri) || !guard.knows(text(header::HOST.as_str())) {
-            let message =
-                format!("this server does not go by the name {:?}", shown(text(header::HOST.as_str())));
-            return Err(
-                Error::new("serve-host-refused", message).hint("start it with --host NAME if it should")
-            );
-        }
+        self.check_host(headers, uri)?;
         // A page of another site cannot send this header without consent, so it is required of everyone.
-        let key = text("x-api-key");
+        let key = headers.get("x-api-key").and_then(|value| value.to_str().ok()).unwrap_or_default();
         if self.tokens.is_empty() && key.starts_with(TOKEN_START) {
             return Ok(ALONE);
         }

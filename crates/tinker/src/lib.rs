@@ -10,6 +10,7 @@
 //! and the requests after it (`Tinker::start`).
 
 mod codec;
+mod folders;
 mod guard;
 mod http;
 mod job;
@@ -23,6 +24,7 @@ mod replies;
 mod service;
 mod state;
 
+pub use folders::StoreFolders;
 pub use guard::TokenTenants;
 pub use http::router;
 pub use job::{

@@ -5,6 +5,7 @@
 //! of the state is held for neither.
 
 use crate::codec::output::Reply;
+use crate::folders::StoreFolders;
 use crate::guard::TokenTenants;
 use crate::job::{Job, JobAnswer, StoreId};
 use crate::journal::Journal;
@@ -44,6 +45,8 @@ pub struct TinkerSettings {
     pub limits: TinkerLimits,
     /// The journal's file, in a folder that is there.
     pub journal: PathBuf,
+    /// Where saved weights are, for clients that download them; `None` refuses that.
+    pub folders: Option<StoreFolders>,
 }
 
 /// The protocol's state, shared by the routes and the engine.

@@ -8,6 +8,9 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
+/// Where the protocol's routes begin.
+pub const PREFIX: &str = "/api/v1/";
+
 /// A request whose body is here and whose tenant is known.
 pub struct Call<'a> {
     pub tinker: &'a Arc<Tinker>,

@@ -2,12 +2,14 @@
 //! clients read (`detail`).
 
 mod call;
+mod files;
 mod futures;
 mod json;
 mod passes;
 mod runs;
 mod sampling;
 mod sessions;
+mod tar;
 mod training;
 
 use crate::limits::{BODIES_BYTES_MAX, BODY_BYTES_MAX, READERS_MAX};
@@ -16,15 +18,13 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::Response;
-use call::{Answer, Call, json_response, status_of};
+use call::{Answer, Call, PREFIX, json_response, status_of};
 use plimsoll_base::{Error, Result, nearest_name, shown};
 use plimsoll_serve::arrivals::{Arrivals, collect};
 use serde_json::json;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Where the protocol's routes begin.
-const PREFIX: &str = "/api/v1/";
 /// Seconds after which a client that was refused for want of room may try again.
 const RETRY_SECONDS: &str = "1";
 
@@ -33,6 +33,7 @@ struct Door {
     tinker: Arc<Tinker>,
     arrivals: Arc<Arrivals>,
     readers: Semaphore,
+    downloads: files::Downloads,
 }
 
 type Read = fn(&Call<'_>) -> Result<Answer>;
@@ -68,6 +69,7 @@ pub fn router(tinker: Arc<Tinker>) -> Router {
         tinker,
         arrivals: Arc::new(Arrivals::new(BODIES_BYTES_MAX)),
         readers: Semaphore::new(READERS_MAX),
+        downloads: files::Downloads::new(),
     };
     Router::new().route("/api/v1/{*path}", axum::routing::any(answer)).with_state(Arc::new(door))
 }
@@ -85,16 +87,23 @@ async fn answer(State(door): State<Arc<Door>>, request: Request) -> Response {
 
 async fn reply(door: &Arc<Door>, request: Request) -> Result<Response> {
     let tinker = &door.tinker;
-    let tenant = tinker.settings.tenants.tenant(request.headers(), request.uri())?.to_string();
     let path =
         request.uri().path().strip_prefix(PREFIX).unwrap_or_default().trim_end_matches('/').to_string();
+    if let (&Method::GET, Some(file)) = (request.method(), path.strip_prefix(files::FILES)) {
+        tinker.settings.tenants.check_host(request.headers(), request.uri())?;
+        return door.downloads.send(tinker, file).await;
+    }
+    let tenant = tinker.settings.tenants.tenant(request.headers(), request.uri())?.to_string();
     let query = request.uri().query().unwrap_or_default().to_string();
     let method = request.method().clone();
     let is_zstd =
         request.headers().get(header::CONTENT_ENCODING).is_some_and(|value| value.as_bytes() == b"zstd");
     if method == Method::GET {
-        let value =
-            runs::get(tinker, &tenant, &path, &query)?.ok_or_else(|| unknown_route(&method, &path))?;
+        let value = match door.downloads.addresses(tinker, &tenant, &path, request.headers())? {
+            Some(addresses) => Some(addresses),
+            None => runs::get(tinker, &tenant, &path, &query)?,
+        };
+        let value = value.ok_or_else(|| unknown_route(&method, &path))?;
         return Ok(json_response(StatusCode::OK, &value));
     }
     let read = match find(&method, &path) {
@@ -152,7 +161,7 @@ fn unknown_route(method: &Method, path: &str) -> Error {
         _ => error,
     };
     let error = if path.ends_with("/archive") || path.ends_with("/external_weights_urls") {
-        error.hint("saved weights are on the server's disk; they are not sent by this protocol")
+        error.hint("saved weights stay on the disk of this server, which sends none")
     } else {
         error
     };

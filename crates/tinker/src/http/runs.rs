@@ -13,13 +13,15 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Paths that are only looked up, for the list of what there is.
-pub const GETS: [&str; 8] = [
+pub const GETS: [&str; 10] = [
     "get_server_capabilities",
     "healthz",
     "samplers/ID",
     "training_runs",
     "training_runs/ID",
     "training_runs/ID/checkpoints",
+    "training_runs/ID/checkpoints/KIND/NAME/archive",
+    "training_runs/ID/checkpoints/KIND/NAME/external_weights_urls",
     "checkpoints",
     "sessions",
 ];
@@ -121,7 +123,7 @@ fn number(query: &str, name: &str, default: usize) -> usize {
 }
 
 /// Decodes `%3A` and its like; what is no text then stays as it was and names nothing.
-fn decoded(part: &str) -> String {
+pub fn decoded(part: &str) -> String {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part.as_bytes();
     while let Some((&first, after)) = rest.split_first() {

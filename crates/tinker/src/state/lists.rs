@@ -111,7 +111,7 @@ fn saved_json(path: &str, row: &SavedRow) -> Value {
 }
 
 /// Writes a time as RFC 3339.
-fn time_text(seconds: Seconds) -> String {
+pub fn time_text(seconds: Seconds) -> String {
     let time = i64::try_from(seconds).ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0));
     time.map_or_else(String::new, |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))
 }

@@ -12,5 +12,5 @@ mod types;
 
 pub use apply::stamped;
 pub use core::{Core, Shut, not_found, now};
-pub use lists::{Page, adapter_json};
+pub use lists::{Page, adapter_json, time_text};
 pub use types::{Brief, Poll, Released};

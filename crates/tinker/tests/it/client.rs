@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 pub struct Client {
-    address: String,
-    token: &'static str,
+    pub address: String,
+    pub token: &'static str,
     base: &'static str,
-    agent: ureq::Agent,
+    pub agent: ureq::Agent,
 }
 
 impl Client {

@@ -4,7 +4,7 @@
 use plimsoll_base::{Error, Result};
 use plimsoll_tinker::{
     AdamStep, Job, JobAnswer, Lane, Ranked, SampleAnswer, SampleEnd, SampleJob, SampledTokens, StopRule,
-    Tinker, TrainDatum, pass_loss,
+    StoreFolders, Tinker, TrainDatum, pass_loss,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,15 @@ use std::time::Duration;
 pub const VOCAB: usize = 128;
 pub const CONTEXT: usize = 2048;
 const SIZE: usize = VOCAB * VOCAB;
+/// The one file of a store.
+const FILE: &str = "adapter_model.safetensors";
 const IDLE: Duration = Duration::from_millis(20);
+
+/// Says where the engine with this folder has its stores.
+pub fn folders(folder: &std::path::Path) -> StoreFolders {
+    let folder = folder.to_path_buf();
+    StoreFolders(Arc::new(move |store| folder.join(format!("store-{store}"))))
+}
 
 #[derive(Clone)]
 struct Table {
@@ -161,7 +169,7 @@ impl Fake {
     }
 
     fn path(&self, store: u64) -> PathBuf {
-        self.folder.join(format!("store-{store}"))
+        self.folder.join(format!("store-{store}")).join(FILE)
     }
 
     fn read(&self, store: u64) -> Result<Table> {
@@ -190,6 +198,7 @@ impl Fake {
                 let bytes = self.model(model)?.to_bytes();
                 let path = self.path(*store);
                 let failed = |err| Error::io("io-error", &path, &err);
+                std::fs::create_dir_all(path.parent().expect("it is in a folder")).map_err(failed)?;
                 let mut file = File::create(&path).map_err(failed)?;
                 file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed)?;
                 return Ok(JobAnswer::Saved { bytes: bytes.len() as u64 });
@@ -211,7 +220,7 @@ impl Fake {
             }
             Job::DropModel { model } => drop(self.models.remove(model)),
             Job::DropStore { store } => {
-                let _ = std::fs::remove_file(self.path(*store));
+                let _ = std::fs::remove_dir_all(self.path(*store).parent().expect("it is in a folder"));
             }
         }
         Ok(JobAnswer::Done)

@@ -1,7 +1,7 @@
 //! A server with the fake engine.
 
 pub use crate::client::Client;
-use crate::fake::{CONTEXT, Fake, VOCAB};
+use crate::fake::{self, CONTEXT, Fake, VOCAB};
 use plimsoll_tinker::{ServedModel, Tinker, TinkerLimits, TinkerSettings, TokenTenants, router};
 use std::net::TcpListener;
 use std::path::Path;
@@ -30,6 +30,7 @@ pub fn settings(folder: &Path, limits: TinkerLimits) -> TinkerSettings {
         tenants: TokenTenants::new(tokens, Vec::new()).unwrap(),
         limits,
         journal: folder.join("journal"),
+        folders: Some(fake::folders(folder)),
     }
 }
 
@@ -56,5 +57,22 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.tinker.close();
         self.engine.take().map(JoinHandle::join);
+    }
+}
+
+impl Client {
+    /// Returns the status, the length that was announced, and what is at a whole address, without the token.
+    pub fn download(&self, url: &str) -> (u16, usize, Vec<u8>) {
+        let mut response = self.agent.get(url).call().unwrap();
+        let length =
+            response.headers().get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+        let bytes = response.body_mut().with_config().limit(1 << 26).read_to_vec().unwrap();
+        (response.status().as_u16(), length.unwrap_or(0), bytes)
+    }
+
+    pub fn delete(&self, path: &str) -> (u16, Vec<u8>) {
+        let request = self.agent.delete(format!("{}{path}", self.address)).header("X-API-Key", self.token);
+        let mut response = request.call().unwrap();
+        (response.status().as_u16(), response.body_mut().read_to_vec().unwrap())
     }
 }

@@ -1,6 +1,6 @@
 //! One client from its first request to the end of its session.
 
-use crate::rig::{Client, FIRST, Server};
+use crate::rig::{Client, FIRST, SECOND, Server};
 use crate::wire::{datum, floats, ids, metric, next_tokens, pass};
 use plimsoll_tinker::TinkerLimits;
 use serde_json::json;
@@ -86,4 +86,43 @@ fn saves_and_samples(client: &Client, session: &str, model: &str) {
         (410, "tinker-session-closed"),
         &[],
     );
+}
+
+#[test]
+fn saved_weights_are_downloaded_from_addresses_that_need_no_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path(), TinkerLimits::default());
+    let client = server.client(FIRST);
+    let model = client.model(&client.session(), 0);
+    let body = json!({ "model_id": model, "seq_id": 1, "path": "a" });
+    let saved = client.value(&client.ok("save_weights_external", &body));
+    assert_eq!(saved["path"], format!("tinker://{model}/external_weights/a"));
+    let store =
+        std::fs::read_dir(folder.path()).unwrap().flatten().find(|entry| entry.path().is_dir()).unwrap();
+    let weights = std::fs::read(store.path().join("adapter_model.safetensors")).unwrap();
+    let of = format!("training_runs/{}/checkpoints/external_weights/a", model.replace(':', "%3A"));
+    let (status, urls) = client.get(&format!("{of}/external_weights_urls"));
+    assert!(status == 200 && urls["expires"].as_str().unwrap().ends_with('Z'), "{urls}");
+    let names: Vec<&String> = urls["urls"].as_object().unwrap().keys().collect();
+    assert_eq!(names, ["adapter_model.safetensors", "checkpoint_complete"]);
+    let url = |name: &str| urls["urls"][name].as_str().unwrap();
+    assert_eq!(client.download(url(names[0])), (200, weights.len(), weights.clone()));
+    assert_eq!(client.download(url(names[1])), (200, 0, Vec::new()));
+    let (_, archive) = client.get(&format!("{of}/archive"));
+    let (status, length, tar) = client.download(archive["url"].as_str().unwrap());
+    assert_eq!(
+        (status, length, tar.len()),
+        (200, tar.len(), 512 + weights.len().next_multiple_of(512) + 512 + 1024)
+    );
+    assert_eq!(
+        (&tar[..25], &tar[512..512 + weights.len()]),
+        (&b"adapter_model.safetensors"[..], &weights[..])
+    );
+    // Others find nothing, and neither does anyone by another name, another word, or once it is deleted.
+    assert_eq!(server.client(SECOND).get(&format!("{of}/archive")).0, 404);
+    let other = url(names[0]).replace("adapter_model.safetensors", "..%2Fjournal");
+    assert_eq!(client.download(&other).0, 404);
+    assert_eq!(client.download(&url(names[0]).replacen("files/", "files/0", 1)).0, 404);
+    let (status, _) = client.delete(&of);
+    assert_eq!((status, client.download(url(names[0])).0), (200, 404));
 }
