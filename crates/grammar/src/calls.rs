@@ -69,6 +69,28 @@ pub fn forced_call(
     }
 }
 
+/// Returns the form of a response that is text, in which whatever call the model begins is one of `tools`; none for a
+/// template whose calls have no mark at which they begin.
+///
+/// Errors: `grammar-invalid`.
+pub fn held_calls(template: Option<&ChatTemplate>, tools: &[CalledTool<'_>]) -> Result<Option<ResponseForm>> {
+    match template.map_or(CallForm::Bare, ChatTemplate::call_form) {
+        CallForm::Tagged if !tools.is_empty() => text_with_calls(tools).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Returns the form of text with calls between marks. The text ends as soon as a mark is whole, so that no other
+/// reading of the mark is left.
+pub(crate) fn text_with_calls(tools: &[CalledTool<'_>]) -> Result<ResponseForm> {
+    let call = json_schema(&schema(tools, "arguments"))?;
+    let lark = format!(
+        "start: (mark \"\\n\" object \"\\n</tool_call>\")* text\nmark[lazy]: TEXT \"<tool_call>\"\ntext: TEXT\n\
+         object: %json {call}\nTEXT: /(\\n|.)*/\n"
+    );
+    Ok(ResponseForm::Lark(lark))
+}
+
 /// Returns the schema of one call: an object with the name of a function and its arguments.
 fn schema(tools: &[CalledTool<'_>], arguments: &str) -> Value {
     let one = |(index, tool): (usize, &CalledTool<'_>)| {

@@ -19,7 +19,7 @@ mod vocabulary;
 #[cfg(test)]
 mod schemas_tests;
 
-pub use calls::{CalledTool, ForcedCall, forced_call};
+pub use calls::{CalledTool, ForcedCall, forced_call, held_calls};
 pub use compiled::{GRAMMAR_BYTES, Grammar, GrammarMatcher};
 pub use form::{CHOICES_MAX, FORM_BYTES_MAX, ResponseForm};
 pub use lanes::MaskLanes;

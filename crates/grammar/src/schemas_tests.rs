@@ -1,7 +1,8 @@
 //! Schemas of many kinds, drawn from at random: what ended parses as JSON and is what its schema says, as a validator
 //! of the tests' own sees it.
 
-use crate::{GrammarVocabulary, MaskLanes, ResponseForm};
+use crate::calls::text_with_calls;
+use crate::{CalledTool, GrammarVocabulary, MaskLanes, ResponseForm};
 use plimsoll_base::rng::{Stream, philox};
 use plimsoll_files::TokenizerFiles;
 use plimsoll_text::Tokenizer;
@@ -309,4 +310,49 @@ fn a_response_whose_matcher_fails_ends_alone() {
     // The slot's next response has nothing of the one that failed.
     lanes.begin(2, &grammar);
     assert_eq!(next(2).unwrap(), [u32::from(b'a')]);
+}
+
+/// Returns how many bytes of a text a form takes, and whether the text may end there.
+fn taken(vocabulary: &GrammarVocabulary, form: &ResponseForm, text: &str) -> (usize, bool) {
+    let mut matcher = vocabulary.compile(form, 1).unwrap().matcher(0);
+    let mut words = vec![0u32; vocabulary.words()];
+    let allows = |words: &[u32], id: u32| words[id as usize / 32] >> (id % 32) & 1 == 1;
+    for (at, byte) in text.bytes().enumerate() {
+        matcher.mask(&mut words).unwrap();
+        if !allows(&words, u32::from(byte)) {
+            return (at, allows(&words, EOS));
+        }
+        matcher.take(u32::from(byte)).unwrap();
+    }
+    matcher.mask(&mut words).unwrap();
+    (text.len(), allows(&words, EOS))
+}
+
+#[test]
+fn text_is_free_up_to_the_mark_of_a_call_which_is_then_held_to_its_schema() {
+    let parameters = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"],
+        "additionalProperties": false });
+    let tools = [
+        CalledTool { name: "add", parameters: Some(&parameters) },
+        CalledTool { name: "say", parameters: None },
+    ];
+    let (vocabulary, form) = (vocabulary(), text_with_calls(&tools).unwrap());
+    for text in [
+        "",
+        "No call, but <tool_ cal and \"<tool_call\" and {\"n\": \"x\"}\n",
+        "<think>\n3 < 4\n</think>\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\": 12}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"say\", \"arguments\": {\"any\": [1]}}\n</tool_call>\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\": 1}}\n</tool_call> Done.",
+    ] {
+        assert_eq!(taken(&vocabulary, &form, text), (text.len(), true), "{text}");
+    }
+    for (begins, refused) in [
+        ("So. <tool_call>", "{"),
+        ("So. <tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\": ", "\"x\""),
+        ("<tool_call>\n{\"name\": \"a", "ll\""),
+        ("<tool_call>\n{\"name\": \"add\", \"arguments\": {", "}"),
+        ("a<tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\": 1}}\n</tool_call> b<tool_call>\n", "x"),
+    ] {
+        let text = format!("{begins}{refused}");
+        assert_eq!(taken(&vocabulary, &form, &text), (begins.len(), false), "{text}");
+    }
 }

@@ -3,7 +3,7 @@
 use crate::protocol::refusal::{Refusal, Reply};
 use crate::state::ServerState;
 use plimsoll_base::shown;
-use plimsoll_grammar::{CalledTool, ForcedCall, ResponseForm, forced_call};
+use plimsoll_grammar::{CalledTool, ForcedCall, ResponseForm, forced_call, held_calls};
 use serde_json::Value;
 
 /// What a request says about calls.
@@ -40,7 +40,8 @@ impl ToolChoice {
     }
 }
 
-/// Returns the form of a response that must call some of `tools`, in OpenAI's form; none where the model decides.
+/// Returns the form of a response that must call some of `tools`, in OpenAI's form; where the model decides, that of
+/// what it calls if some of them are strict, else none.
 /// `several`: more than one call may follow.
 ///
 /// Errors: `serve-bad-request` without a tool of that name; `serve-field-refused`; `grammar-calls`.
@@ -51,7 +52,8 @@ pub fn tool_choice(
     state: &ServerState,
 ) -> Reply<Option<ResponseForm>> {
     let forced = match choice {
-        ToolChoice::Auto | ToolChoice::None => return Ok(None),
+        ToolChoice::None => return Ok(None),
+        ToolChoice::Auto => return strict_calls(tools, state),
         ToolChoice::Required => ForcedCall::Any,
         ToolChoice::Named(name) => ForcedCall::Named(name),
     };
@@ -68,4 +70,21 @@ pub fn tool_choice(
     forced_call(state.texts.template.as_deref(), &tools, forced, several)
         .map(Some)
         .map_err(|error| Box::new(Refusal { error, param: Some("tool_choice".into()) }))
+}
+
+/// Returns the form of a response that may call what it likes, where a tool is strict: the calls of such a tool have
+/// arguments of its schema, those of others any. None on a server without forms, which reads `strict` as a wish.
+fn strict_calls(tools: &[Value], state: &ServerState) -> Reply<Option<ResponseForm>> {
+    let is_strict = |tool: &Value| tool["function"]["strict"] == true;
+    if !tools.iter().any(is_strict) || !state.grammars.are_built() {
+        return Ok(None);
+    }
+    let mut held = Vec::with_capacity(tools.len());
+    for tool in tools {
+        if let Some(of) = CalledTool::of_function(&tool["function"]) {
+            held.push(CalledTool { parameters: of.parameters.filter(|_| is_strict(tool)), ..of });
+        }
+    }
+    held_calls(state.texts.template.as_deref(), &held)
+        .map_err(|error| Box::new(Refusal { error, param: Some("tools".into()) }))
 }

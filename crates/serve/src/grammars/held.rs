@@ -44,6 +44,11 @@ impl ServedGrammars {
         ServedGrammars { most, tokens, vocabulary: Mutex::default(), kept: Mutex::default() }
     }
 
+    /// Returns true if responses can be held to forms here.
+    pub fn are_built(&self) -> bool {
+        self.most > 0
+    }
+
     /// Returns the grammar of a form; `param`: the field that asks for it.
     ///
     /// Errors: `serve-field-refused` on a server without grammars, `serve-grammars-full`; those of compiling.

@@ -32,11 +32,9 @@ pub fn read(
     let splits_thinking = fields.take("separate_reasoning")?.unwrap_or(true);
     let chat = Chat::read(&mut fields, state)?;
     fields.finish()?;
-    hold_calls(&mut params, &chat, state)?;
+    let begins_freely = hold_calls(&mut params, &chat, state)?;
     let ChatPrompt { ids, rows, images, heard, reader } = ChatPrompt::of(chat, state, owner)?;
-    // What is held to a form has no thinking before it.
-    let is_split = splits_thinking && params.grammar.is_none();
-    let reader = if is_split { reader } else { reader.without_thinking() };
+    let reader = if splits_thinking && begins_freely { reader } else { reader.without_thinking() };
     let form = ChatForm {
         head: Head::new(state, "chatcmpl-", adapter),
         usage: Usage { prompt_tokens: rows.len(), ..Usage::default() },

@@ -1,6 +1,6 @@
 //! Turns a conversation into the tokens of a prompt, for every protocol that has conversations.
 
-use crate::grammars::tool_choice;
+use crate::grammars::{ToolChoice, tool_choice};
 use crate::images::{GivenImage, numbered};
 use crate::owner::{Heard, ResponseOwner};
 use crate::protocol::messages::Chat;
@@ -44,10 +44,11 @@ impl ChatPrompt {
     }
 }
 
-/// Holds the responses to calls, if the request says so.
+/// Holds the responses to calls, if the request says so. Returns true if they begin as the model likes, with thinking
+/// too: what is held from its first token has none.
 ///
 /// Errors: those of `tool_choice`; `serve-bad-request` where another field holds them to a form.
-pub fn hold_calls(params: &mut SamplingParams, chat: &Chat, state: &ServerState) -> Reply<()> {
+pub fn hold_calls(params: &mut SamplingParams, chat: &Chat, state: &ServerState) -> Reply<bool> {
     let (param, has_form) = ("tool_choice", params.grammar.is_some());
     if has_form && !chat.tools.is_empty() {
         let message =
@@ -57,5 +58,6 @@ pub fn hold_calls(params: &mut SamplingParams, chat: &Chat, state: &ServerState)
     if let Some(form) = tool_choice(&chat.choice, &chat.tools, chat.several, state)? {
         params.grammar = Some(hold(&form, param, &params.ends, state)?);
     }
-    Ok(())
+    // Of strict tools the calls alone are held.
+    Ok(params.grammar.is_none() || (!has_form && chat.choice == ToolChoice::Auto))
 }

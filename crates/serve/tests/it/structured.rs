@@ -135,3 +135,29 @@ fn a_bias_moves_a_token_and_a_bad_form_is_refused_by_name() {
         assert_eq!(refused.json()["error"]["code"], code, "{more}");
     }
 }
+
+#[test]
+fn a_strict_tool_is_held_to_its_schema_where_the_model_decides() {
+    let server = Options { template: Some(TOOLS), ..Options::default() }.serve();
+    let body = |strict: Value, schema: Value| {
+        let function = json!({ "name": "add", "parameters": schema, "strict": strict });
+        json!({ "messages": user("go"), "tools": [{ "type": "function", "function": function }], "max_tokens": 8 })
+    };
+    let odd = json!({ "type": "object", "not": {} });
+    for (strict, schema, code) in [
+        (json!(true), json!({ "type": "object" }), Value::Null),
+        (json!(true), odd.clone(), json!("grammar-invalid")),
+        (json!(false), odd.clone(), Value::Null),
+        (Value::Null, odd, Value::Null),
+    ] {
+        let answer = server.post("/v1/chat/completions", &body(strict, schema)).json();
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+    }
+    let tool = json!({ "type": "function", "name": "add", "parameters": { "not": {} }, "strict": true });
+    let response = json!({ "input": "go", "tools": [tool], "max_output_tokens": 8 });
+    assert_eq!(server.post("/v1/responses", &response).json()["error"]["code"], "grammar-invalid");
+    let tool = json!({ "name": "add", "input_schema": { "not": {} }, "strict": true });
+    let message = json!({ "model": "tiny", "messages": user("go"), "tools": [tool], "max_tokens": 8 });
+    let refused = server.post("/v1/messages", &message).json();
+    assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("not")), "{refused}");
+}

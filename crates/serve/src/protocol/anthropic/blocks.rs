@@ -190,6 +190,9 @@ pub fn read_tools(tools: Vec<Value>) -> Reply<Vec<Value>> {
             function.insert("description".into(), tool["description"].take());
         }
         function.insert("parameters".into(), tool["input_schema"].take());
+        if tool["strict"] == true {
+            function.insert("strict".into(), true.into());
+        }
         Ok(serde_json::json!({ "type": "function", "function": function }))
     };
     tools.into_iter().enumerate().map(read).collect()

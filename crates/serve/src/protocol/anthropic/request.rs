@@ -70,10 +70,9 @@ fn read_for(
     fields.raw("cache_control");
     let chat = chat(&mut fields, state, &thinking)?;
     fields.finish()?;
-    hold_calls(&mut params, &chat, state)?;
+    let begins_freely = hold_calls(&mut params, &chat, state)?;
     let ChatPrompt { rows, images, heard, reader, .. } = ChatPrompt::of(chat, state, owner)?;
-    // What is held to a form has no thinking before it.
-    let reader = if params.grammar.is_some() { reader.without_thinking() } else { reader };
+    let reader = if begins_freely { reader } else { reader.without_thinking() };
     let is_shortened = shorten(&mut params, rows.len(), state);
     let usage = Usage { prompt_tokens: rows.len(), ..Usage::default() };
     let form =

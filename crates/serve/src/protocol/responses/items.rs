@@ -122,6 +122,9 @@ pub fn read_tools(tools: &[Value]) -> Reply<Vec<Value>> {
                 function.insert(name.into(), tool[name].clone());
             }
         }
+        if tool["strict"] == true {
+            function.insert("strict".into(), true.into());
+        }
         Ok(json!({ "type": "function", "function": function }))
     };
     tools.iter().enumerate().map(read).collect()

@@ -58,10 +58,9 @@ pub fn read(
     about.insert("top_p".into(), json!(sampling.top_p));
     let chat = chat(&mut fields, state, &mut about)?;
     fields.finish()?;
-    hold_calls(&mut params, &chat, state)?;
+    let begins_freely = hold_calls(&mut params, &chat, state)?;
     let ChatPrompt { ids, rows, images, heard, reader } = ChatPrompt::of(chat, state, owner)?;
-    // What is held to a form has no thinking before it.
-    let reader = if params.grammar.is_some() { reader.without_thinking() } else { reader };
+    let reader = if begins_freely { reader } else { reader.without_thinking() };
     let counting = state.reader(Vec::new(), &ids);
     let usage = Usage { prompt_tokens: rows.len(), ..Usage::default() };
     let form = ItemsForm::new(Head::new(state, "resp_", adapter), usage, [reader, counting], repeated(about));
