@@ -7,6 +7,10 @@ use std::ffi::c_void;
 
 /// Elements of K of a step: a row of a box.
 const STEP: usize = 64;
+/// Elements of a row of a narrow box: one product's depth.
+const PIECE: usize = 16;
+/// How rows of `STEP` elements are permuted.
+const WHOLE: sys::CUtensorMapSwizzle = sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B;
 
 /// Shared memory of a multiprocessor, less a block's needs besides buffers.
 pub(super) const SHARED_MAX: usize = 224 << 10;
@@ -27,7 +31,8 @@ pub(super) fn tensor_map(
     width: usize,
     box_rows: usize,
 ) -> TensorMap {
-    describe(dev, address, [width as u64, rows as u64], &[width as u64 * 2], &[STEP as u32, box_rows as u32])
+    let dims = [width as u64, rows as u64];
+    describe(dev, address, dims, &[width as u64 * 2], &[STEP as u32, box_rows as u32], WHOLE)
 }
 
 /// Describes `count` matrices of `rows` rows of `width` bf16, `apart` bytes from one to the next, in boxes as above.
@@ -39,7 +44,20 @@ pub(super) fn tensor_maps(
     box_rows: usize,
 ) -> TensorMap {
     let dims = [width as u64, rows as u64, count as u64];
-    describe(dev, address, dims, &[width as u64 * 2, apart], &[STEP as u32, box_rows as u32, 1])
+    describe(dev, address, dims, &[width as u64 * 2, apart], &[STEP as u32, box_rows as u32, 1], WHOLE)
+}
+
+/// Describes matrices as `tensor_maps` does, in boxes of `box_rows` x `PIECE`.
+pub(super) fn narrow_maps(
+    dev: &CudaDevice,
+    (address, apart, count): (u64, u64, usize),
+    rows: usize,
+    width: usize,
+    box_rows: usize,
+) -> TensorMap {
+    let dims = [width as u64, rows as u64, count as u64];
+    let narrow = sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B;
+    describe(dev, address, dims, &[width as u64 * 2, apart], &[PIECE as u32, box_rows as u32, 1], narrow)
 }
 
 /// `strides`: bytes between neighbours of each dimension but the first.
@@ -49,6 +67,7 @@ fn describe<const D: usize>(
     dims: [u64; D],
     strides: &[u64],
     boxes: &[u32; D],
+    swizzle: sys::CUtensorMapSwizzle,
 ) -> TensorMap {
     assert_eq!(strides.len() + 1, D, "a stride for each dimension but the first");
     let mut map = sys::CUtensorMap { opaque: [0; 16] };
@@ -65,7 +84,7 @@ fn describe<const D: usize>(
             boxes.as_ptr(),
             steps.as_ptr(),
             sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            swizzle,
             sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )

@@ -329,6 +329,7 @@ mod tests {
         // Those that read what nothing writes before they wait begin by `call_others` alone.
         const EARLY: [(&str, [&str; 3]); 4] = [
             ("adapted_few", ["void send_columns(", "void send_rows(", "void consume("]),
+            // Its wide tiles copy what the kernel of u, which precedes them, has waited for.
             ("adapted_slots", ["void send_columns(", "void send_rows(", "void consume("]),
             ("adapted_codes", ["void send_rows(", "void make_u(", "void consume("]),
             // What copies W does not wait for kernels that do not write it.
@@ -343,7 +344,10 @@ mod tests {
             let kernels = source.text.split("__global__").skip(1);
             let body = |kernel: &'static str| kernel.split_once('{').expect("a kernel has a body").1;
             let first = |kernel| body(kernel).trim_start_matches(|c: char| c.is_whitespace() || c == '\\');
-            let waits = |body: &str| body.starts_with("begin();") || body.starts_with(early(source.name));
+            let waits = |body: &str| {
+                let begins = ["begin();", "wait_for_others();", early(source.name)];
+                begins.iter().any(|first| body.starts_with(first))
+            };
             assert!(kernels.map(first).all(waits), "{}.cu", source.name);
         }
         for (name, roles) in EARLY {

@@ -6,7 +6,7 @@
 
 use super::adapted::{FEW_ROWS, STEP, STEP_BYTES, blocks_of, layer, takes, three, tiles_of};
 use super::adapter;
-use super::boxes::{SHARED_MAX, STAGES_MAX, ring, tensor_map, tensor_maps};
+use super::boxes::{SHARED_MAX, STAGES_MAX, narrow_maps, ring, tensor_map, tensor_maps};
 use super::chosen::Chosen;
 use super::matmul::{self, rows};
 use super::{Arg, CudaDevice, Launch, blocks, count};
@@ -18,9 +18,12 @@ use plimsoll_memory::Buf;
 const U_COLS: usize = 64;
 /// Columns of a tile of 64 rows, and of one of 128.
 const FEW_COLS: [usize; 3] = [32, 64, 80];
-const MANY_COLS: usize = 128;
+const MANY_COLS: [usize; 2] = [128, 192];
+const MANY_ROWS: usize = 128;
 /// Columns of u that a tile of 64 rows makes next to its own sums.
 const FEW_U: usize = 64;
+/// Most elements of A that such a tile reads: beyond them a kernel that makes u once is faster, though it is one more.
+const FEW_ELEMENTS: usize = 80 << 10;
 
 /// Computes u of the rows with an adapter, and out = x W^T with bias, or resid + x W^T, plus u_i B_i^T at the outputs
 /// of each block.
@@ -97,7 +100,8 @@ impl Kind<'_, '_> {
         let (rank, blocks) = (adapter.rank(), blocks_of(&adapter));
         let tables = [dev.arg(slots.of_row), dev.arg(slots.scales), count(slots.count())];
         let (cols, groups) = tile(dev, m, self.of);
-        let makes_u = groups == 1 && rank.is_multiple_of(16) && slots.most * rank <= FEW_U;
+        let of_a = slots.most * rank;
+        let makes_u = groups == 1 && rank.is_multiple_of(16) && of_a <= FEW_U && of_a * w.k <= FEW_ELEMENTS;
         let kernel = match (makes_u, is_float, cols) {
             (true, true, 32) => "few_slots_float_32",
             (true, true, 64) => "few_slots_float_64",
@@ -108,11 +112,13 @@ impl Kind<'_, '_> {
             (false, true, 32) => "adapted_slots_float_32_1",
             (false, true, 64) => "adapted_slots_float_64_1",
             (false, true, 80) => "adapted_slots_float_80_1",
-            (false, true, _) => "adapted_slots_float_128_2",
+            (false, true, 128) => "adapted_slots_float_128_2",
+            (false, true, _) => "adapted_slots_float_192_2",
             (false, false, 32) => "adapted_slots_bf16_32_1",
             (false, false, 64) => "adapted_slots_bf16_64_1",
             (false, false, 80) => "adapted_slots_bf16_80_1",
-            (false, false, _) => "adapted_slots_bf16_128_2",
+            (false, false, 128) => "adapted_slots_bf16_128_2",
+            (false, false, _) => "adapted_slots_bf16_192_2",
         };
         let rows_max = groups * SLOT_ROWS;
         let grid = [tiles_of(self.of, cols) as u32, m.div_ceil(rows_max) as u32, 1];
@@ -131,13 +137,16 @@ impl Kind<'_, '_> {
         } else {
             make_u(dev, m, x, &adapter, slots, tables, u);
         }
-        args.extend(three(
-            adapter.blocks().map(|(_, of)| maps_of(dev, slots, of.b.buf, of.b.n, rank, cols)).collect(),
-        ));
+        let boxes = if makes_u { tensor_maps } else { narrow_maps };
+        let b = adapter.blocks().map(|(_, of)| boxes(dev, all_of(slots, dev, of.b.buf), of.b.n, rank, cols));
+        args.extend(three(b.collect()));
         args.extend(layer(m, w.n, w.k, (rank, &blocks)));
         args.push(count(stages));
         args.extend(tables);
-        args.extend(args![dev, is_fixed, u]);
+        if makes_u {
+            args.push(Arg::U32(is_fixed.into()));
+        }
+        args.push(dev.arg(u));
         args.extend(ends);
         let block = (groups * 128 + 64) as u32;
         dev.launch("adapted_slots", kernel, Launch { grid, block, shared }, &args);
@@ -158,7 +167,7 @@ fn make_u(
     let (stages, shared) = ring(2 * (FEW_ROWS + U_COLS) * STEP_BYTES, 1);
     let mut args = vec![
         Arg::Map(tensor_map(dev, dev.address(x), m, k, FEW_ROWS)),
-        Arg::Map(maps_of(dev, slots, adapter.a.buf, sr, k, U_COLS)),
+        Arg::Map(maps_of(dev, slots, adapter.a.buf, sr, k, U_COLS.min(sr))),
     ];
     args.extend(layer(m, 0, k, (adapter.rank(), &blocks_of(adapter))));
     args.push(count(stages));
@@ -177,12 +186,16 @@ fn maps_of(
     width: usize,
     boxed: usize,
 ) -> super::launch::TensorMap {
-    let apart = slots.stride as u64 * first.dtype().bytes();
-    tensor_maps(dev, (dev.address(first), apart, slots.count()), rows, width, boxed)
+    tensor_maps(dev, all_of(slots, dev, first), rows, width, boxed)
+}
+
+/// Returns where a matrix of slot 0 is, the bytes from one slot's to the next, and the slots.
+fn all_of(slots: &AdapterSlots<'_>, dev: &CudaDevice, first: Buf<'_>) -> (u64, u64, usize) {
+    (dev.address(first), slots.stride as u64 * first.dtype().bytes(), slots.count())
 }
 
 /// Returns the columns of a tile and its groups of 64 rows: the narrowest of 64 rows of which all run at once, else the
-/// widest of these if two run at a time, else one of 128 rows.
+/// widest of these if two run at a time, else the faster of 128 rows, whose time grows as columns + 16.
 fn tile(dev: &CudaDevice, m: usize, of: &Adapted<'_>) -> (usize, usize) {
     let (all, row_tiles) = (dev.multiprocessors() as usize, m.div_ceil(FEW_ROWS));
     let blocks = |cols: usize| tiles_of(of, cols) * row_tiles;
@@ -190,6 +203,10 @@ fn tile(dev: &CudaDevice, m: usize, of: &Adapted<'_>) -> (usize, usize) {
     match FEW_COLS.into_iter().find(|cols| blocks(*cols) <= all) {
         Some(cols) => (cols, 1),
         None if row_tiles == 1 || blocks(largest) <= 2 * all => (largest, 1),
-        None => (MANY_COLS, 2),
+        None => {
+            let rounds = |cols| (tiles_of(of, cols) * m.div_ceil(MANY_ROWS)).div_ceil(all);
+            let of = MANY_COLS.into_iter().min_by_key(|cols| rounds(*cols) * (cols + 16));
+            (of.expect("there are tiles"), 2)
+        }
     }
 }

@@ -56,8 +56,9 @@ struct SlotsU {
         Ring ring = ring_of(barriers, dynamic_shared, stages, 2 * STEP_BYTES, 4);
         if (own_warp() == 4) {
             if (threadIdx.x % WARP > 0) return;
+            const u32 of_a = width < N ? width : N;
             for (u32 l = 0; l < of.steps * STEP; l += 2 * STEP) {
-                ring.fill(2 * STEP_BYTES);
+                ring.fill(2 * (64 + of_a) * 128);
                 for (u32 half = 0; half < 2; half++) {
                     const u32 at = l + half * STEP, to = ring.at() + half * STEP_BYTES;
                     copy_box(to, x, at, row, ring.full());
@@ -245,10 +246,11 @@ template <u32 N> struct FewSlots : OwnTile {
     }
 };
 
-/// A tile of N columns of one of the layer's blocks and 64 rows for each of GROUPS groups of warps.
+/// A tile of N columns of one of the layer's blocks and 64 rows for each of GROUPS groups of warps. The kernel before it
+/// makes u, and has waited for those before itself: here only u and what the outputs are written over are waited for.
 template <u32 N, u32 GROUPS> struct SlotTile : OwnTile {
-    /// Steps of a buffer.
-    static constexpr u32 STEPS = N < 64 ? 2 : 1, ROWS = 64 * GROUPS, WARPS = 4 * GROUPS;
+    /// Steps of a buffer. B comes in pieces of 16 of its columns, several in a buffer.
+    static constexpr u32 STEPS = N < 64 ? 2 : 1, ROWS = 64 * GROUPS, WARPS = 4 * GROUPS, PIECES = 4, PIECE_BYTES = N * 32;
     const Layer& of;
     const SlotTable& slots;
     /// Bytes of a step: of a box of rows, and with W's columns. What lies after the rows that there are is taken for rows
@@ -266,41 +268,33 @@ template <u32 N, u32 GROUPS> struct SlotTile : OwnTile {
     __device__ __forceinline__ u32 buffers() const { return tiles_of(of.steps, STEPS); }
     /// The slots whose adapters the tile's sums take.
     __device__ __forceinline__ u64 own_slots() const { return block < 3 ? slots.among(row, ROWS, of.rows) : 0; }
+    /// The pieces of their B, one slot after the other.
+    __device__ __forceinline__ u32 pieces(u64 own) const { return __popcll(own) * tiles_of(of.rank, 16); }
 
-    /// Copies W and B. What nothing writes is copied before preceding kernels have ended.
-    __device__ __forceinline__ void send_columns(const SlotMaps& maps, Ring ring, bool fixed) const {
-        const bool is_sender = threadIdx.x % WARP == 0;
-        const u32 ahead = !fixed ? 0 : buffers() < ring.stages ? buffers() : ring.stages;
-        if (is_sender) {
-            for (u32 i = 0; i < ahead; i++) {
-                barrier_expect(ring.full(), STEPS * step_bytes);
-                for (u32 l = 0; l < STEPS; l++) copy_box(ring.at() + l * step_bytes + of_rows, maps.w, (STEPS * i + l) * STEP, col, ring.full());
-                ring.next();
-            }
-        }
-        wait_for_others();
-        const u64 own = own_slots();
-        if (!is_sender) return;
-        ring.stage = ring.parity = 0;
+    /// Copies W and B.
+    __device__ __forceinline__ void send_weights(const SlotMaps& maps, Ring ring) const {
+        u64 own = own_slots();
+        if (threadIdx.x % WARP > 0) return;
         for (u32 i = 0; i < buffers(); i++) {
-            if (i >= ahead) {
-                ring.fill(STEPS * step_bytes);
-                for (u32 l = 0; l < STEPS; l++) copy_box(ring.at() + l * step_bytes + of_rows, maps.w, (STEPS * i + l) * STEP, col, ring.full());
-            }
+            ring.fill(STEPS * step_bytes);
+            for (u32 l = 0; l < STEPS; l++) copy_box(ring.at() + l * step_bytes + of_rows, maps.w, (STEPS * i + l) * STEP, col, ring.full());
             ring.next();
         }
         const TensorMap* b = block == 0 ? maps.b[0] : block == 1 ? maps.b[1] : maps.b[2];
         const u32 first = block == 0 ? of.first[0] : block == 1 ? of.first[1] : of.first[2];
-        for (u64 left = own; left; left &= left - 1) {
-            for (u32 l = 0; l < of.rank; l += STEP) {
-                ring.fill(N * 128);
-                copy_slot(ring.at(), b, l, col - first, __ffsll(left) - 1, ring.full());
-                ring.next();
+        u32 l = 0;
+        for (u32 left = pieces(own); left > 0;) {
+            const u32 here = left < PIECES ? left : PIECES;
+            ring.fill(here * PIECE_BYTES);
+            for (u32 i = 0; i < here; i++) {
+                copy_slot(ring.at() + i * PIECE_BYTES, b, l, col - first, __ffsll(own) - 1, ring.full());
+                if ((l += 16) >= of.rank) l = 0, own &= own - 1;
             }
+            ring.next();
+            left -= here;
         }
     }
-    __device__ __forceinline__ void send_rows(const SlotMaps& maps, Ring ring) const {
-        wait_for_others();
+    __device__ __forceinline__ void send_inputs(const SlotMaps& maps, Ring ring) const {
         for (u32 i = 0; i < buffers(); i++) {
             barrier_wait(ring.empty(ring.stage), ring.parity ^ 1);
             for (u32 l = 0; l < STEPS; l++) copy_box(ring.at() + l * step_bytes, maps.x, (STEPS * i + l) * STEP, row, ring.full());
@@ -318,15 +312,50 @@ template <u32 N, u32 GROUPS> struct SlotTile : OwnTile {
                 of_u[j / 2 * 4 + j % 2 * 2 + half] = here ? *(const u32*)(u + ((u64)(r + 8 * half) * of.blocks + block) * of.rank + own) : 0;
             }
     }
+    /// Adds u B^T: a thread's u of 64 columns at a time, with zeros in rows of other slots.
+    __device__ __forceinline__ void add(float (&sums)[N / 2], Ring ring, u64 own, u32 (&of_u)[16], const bf16* u, u32 r, const u32 (&slot_of)[2]) const {
+        u32 l = 0;
+        for (u32 left = pieces(own); left > 0;) {
+            u32 rows[PIECES][4];
+#pragma unroll
+            for (u32 i = 0; i < PIECES; i++) {
+                const bool here = i < left;
+                const u32 slot = here ? __ffsll(own) - 1 : ~0u - 1, k = l / 16 % 4;
+                if (here && of.rank > STEP && k == 0) load(of_u, u, r, slot_of, l);
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) {
+                    const u32 two = k == 0 ? of_u[j] : k == 1 ? of_u[4 + j] : k == 2 ? of_u[8 + j] : of_u[12 + j];
+                    rows[i][j] = slot_of[j % 2] == slot ? two : 0;
+                }
+                if (here && (l += 16) >= of.rank) l = 0, own &= own - 1;
+            }
+            barrier_wait(ring.full(), ring.parity);
+            hold(sums);
+            begin_products();
+#pragma unroll
+            for (u32 i = 0; i < PIECES; i++)
+                if (i < left) multiply_left(sums, rows[i], narrow_operand(ring.at() + i * PIECE_BYTES), 1);
+            end_products();
+            wait_products<0>();
+            hold(sums);
+            if (threadIdx.x % WARP == 0) barrier_arrive(ring.empty(ring.stage));
+            ring.next();
+            left -= left < PIECES ? left : PIECES;
+        }
+    }
     template <class Put> __device__ __forceinline__ void consume(Ring ring, u32 group, const bf16* u, const Put& put) const {
-        wait_for_others();
         const u32 r = row + group * 64 + own_row(), slot_of[2] = {slots.at(r, of.rows), slots.at(r + 8, of.rows)};
         const u64 own = own_slots();
+        // u is read while the last steps' products run.
+        const u32 late = buffers() > 2 ? buffers() - 2 : 0;
         u32 of_u[16];
-        if (own) load(of_u, u, r, slot_of, 0);
         float sums[N / 2];
         Reader reader = {0, false};
         for (u32 i = 0; i < buffers(); i++) {
+            if (i == late) {
+                wait_for_others();
+                if (own) load(of_u, u, r, slot_of, 0);
+            }
             barrier_wait(ring.full(), ring.parity);
             hold(sums);
             begin_products();
@@ -339,39 +368,19 @@ template <u32 N, u32 GROUPS> struct SlotTile : OwnTile {
         }
         reader.end(ring);
         hold(sums);
-        for (u64 left = own; left; left &= left - 1) {
-            const u32 slot = __ffsll(left) - 1;
-            for (u32 l = 0; l < of.rank; l += STEP) {
-                if (of.rank > STEP) load(of_u, u, r, slot_of, l);
-                // Zeros in rows of other slots.
-                u32 rows[4][4];
-#pragma unroll
-                for (u32 i = 0; i < 16; i++) rows[i / 4][i % 4] = slot_of[i % 2] == slot ? of_u[i] : 0;
-                barrier_wait(ring.full(), ring.parity);
-                hold(sums);
-                begin_products();
-#pragma unroll
-                for (u32 k = 0; k < 4; k++)
-                    if (l + k * 16 < of.rank) multiply_left(sums, rows[k], operand(ring.at() + k * 32), 1);
-                end_products();
-                wait_products<0>();
-                hold(sums);
-                if (threadIdx.x % WARP == 0) barrier_arrive(ring.empty(ring.stage));
-                ring.next();
-            }
-        }
+        add(sums, ring, own, of_u, u, r, slot_of);
         put.template row<N, N, 0>(sums, r, col, end, of);
         put.template row<N, N, 1>(sums, r + 8, col, end, of);
     }
-    template <class Put> __device__ __forceinline__ void run(const SlotMaps& maps, u32 stages, bool fixed, const bf16* u, const Put& put) const {
+    template <class Put> __device__ __forceinline__ void run(const SlotMaps& maps, u32 stages, const bf16* u, const Put& put) const {
         extern __shared__ __align__(16) u8 dynamic_shared[];
         __shared__ u64 barriers[2 * STAGES_MAX];
         const Ring ring = ring_of(barriers, dynamic_shared, stages, STEPS * step_bytes, WARPS);
         const u32 warp = own_warp();
         if (warp == WARPS) {
-            send_columns(maps, ring, fixed);
+            send_weights(maps, ring);
         } else if (warp > WARPS) {
-            if (threadIdx.x % WARP == 0) send_rows(maps, ring);
+            if (threadIdx.x % WARP == 0) send_inputs(maps, ring);
         } else {
             consume(ring, warp / 4, u, put);
         }
@@ -382,19 +391,21 @@ template <u32 N, u32 GROUPS> struct SlotTile : OwnTile {
 #define SLOTS const u32 *of_row, const float *scales, u32 count
 #define OF_SLOTS const SlotTable slots = {of_row, scales, count}
 
+/// The kernel after it begins when all blocks have waited for those before this one: it reads what this one reads.
 extern "C" __global__ void __launch_bounds__(160) adapter_u_slots(MAP(x), MAP(a), LAYER, SLOTS, bf16* u) {
-    begin();
+    wait_for_others();
+    call_others();
     ON_HOPPER(OF_LAYER; OF_SLOTS; (SlotsU{of, slots}.run(&x, &a, stages, u));)
 }
 
-/// `is_fixed`: W was written before the kernels that precede this one.
 #define TILE(NAME, N, GROUPS, PUT, ...)                                                                                            \
     extern "C" __global__ void __launch_bounds__(128 * GROUPS + 64) NAME##_##N##_##GROUPS(                                         \
-        MAP(x), MAP(w), MAP(b0), MAP(b1), MAP(b2), LAYER, SLOTS, u32 is_fixed, const bf16* u, __VA_ARGS__) {                       \
+        MAP(x), MAP(w), MAP(b0), MAP(b1), MAP(b2), LAYER, SLOTS, const bf16* u, __VA_ARGS__) {                                     \
         call_others();                                                                                                             \
         ON_HOPPER(OF_LAYER; OF_SLOTS; const SlotMaps maps = {&x, &w, {&b0, &b1, &b2}};                                             \
-                  const SlotTile<N, GROUPS> tile(of, slots); tile.run(maps, stages, is_fixed, u, PUT);)                            \
+                  const SlotTile<N, GROUPS> tile(of, slots); tile.run(maps, stages, u, PUT);)                                      \
     }
+/// `is_fixed`: W was written before the kernels that precede this one.
 #define FEW(NAME, N, PUT, ...)                                                                                                     \
     extern "C" __global__ void __launch_bounds__(192) NAME##_##N(MAP(x), MAP(w), MAP(a), MAP(b0), MAP(b1), MAP(b2), LAYER, SLOTS,   \
                                                                  u32 is_fixed, bf16* u, __VA_ARGS__) {                             \
@@ -416,3 +427,4 @@ TILES(32, 1)
 TILES(64, 1)
 TILES(80, 1)
 TILES(128, 2)
+TILES(192, 2)

@@ -46,6 +46,11 @@ __device__ __forceinline__ u64 operand(u32 address, u32 panel_bytes = 16) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(panel_bytes >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
+/// Describes an operand of rows of 32 bytes: 16 elements, whose two pieces are permuted by the copy engine's mode of 32 bytes.
+__device__ __forceinline__ u64 narrow_operand(u32 address) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(256 >> 4) << 32 | (u64)3 << 62;
+}
+
 #define EIGHT(d, i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
@@ -143,6 +148,7 @@ MULTIPLY_LEFT(multiply_left, 48, "96", "%48, %49, %50, %51", "%52", "%53", "0")
 MULTIPLY_LEFT(multiply_left, 56, "112", "%56, %57, %58, %59", "%60", "%61", "0")
 MULTIPLY_LEFT(multiply_left, 64, "128", "%64, %65, %66, %67", "%68", "%69", "0")
 MULTIPLY_LEFT(multiply_left, 72, "144", "%72, %73, %74, %75", "%76", "%77", "0")
+MULTIPLY_LEFT(multiply_left, 96, "192", "%96, %97, %98, %99", "%100", "%101", "0")
 MULTIPLY_LEFT(multiply_left_by_columns, 32, "64", "%32, %33, %34, %35", "%36", "%37", "1")
 MULTIPLY_LEFT(multiply_left_by_columns, 64, "128", "%64, %65, %66, %67", "%68", "%69", "1")
 
