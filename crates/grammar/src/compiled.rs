@@ -1,13 +1,16 @@
 //! A compiled grammar, and where one response is in it.
 
+use crate::kept_masks::{KeptMasks, LaneMasks, kept_bytes};
 use crate::refusal::{invalid, refused};
 use llguidance::api::{ParserLimits, StopReason};
+use llguidance::earley::SlicedBiasComputer;
 use llguidance::{Matcher, TokenParser};
-use plimsoll_base::{Error, Result};
+use plimsoll_base::{Bytes, Error, Result};
+use std::sync::Arc;
 
-/// Most bytes of a grammar for each thread that computes masks, an estimate: 4,000 states of a lexer of up to 2 kB,
-/// 50,000 symbols, and the matchers of its responses.
-pub const GRAMMAR_BYTES: u64 = 12 << 20;
+/// Most bytes of a grammar for each thread that computes masks, an estimate: 4,000 states of a lexer of up to 2 kB and
+/// what leads from each to others, 50,000 symbols, and the matchers of its responses.
+const LANE_BYTES: u64 = 13 << 20;
 
 /// Limits on one grammar and on one mask. The library's rates: 50,000 units of fuel a millisecond for a new lexer,
 /// 14,000 in a mask, 20,000 items a millisecond: a mask takes 10 ms at most.
@@ -38,19 +41,33 @@ impl std::fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    /// Computes the first mask, so that what has none is refused.
+    /// Computes the first mask, so that what has none is refused. `ends_at_lexeme`: the grammar is one expression.
     ///
     /// Errors: `grammar-invalid`, `grammar-too-large`.
-    pub(crate) fn new(parser: TokenParser, lanes: usize, words: usize) -> Result<Grammar> {
-        let first = Matcher::new(Ok(parser));
-        let mut tried = first.deep_clone();
+    pub(crate) fn new(
+        parser: &TokenParser,
+        plain: &Arc<SlicedBiasComputer>,
+        (lanes, words): (usize, usize),
+        ends_at_lexeme: bool,
+    ) -> Result<Grammar> {
+        let mut tried = Matcher::new(Ok(parser.deep_clone()));
         if let Err(err) = tried.compute_mask_or_eos() {
             let what = err.to_string();
             let is_empty = what.contains("NoExtension");
             return Err(if is_empty { invalid("no text satisfies it") } else { refused(&what) });
         }
-        let lanes = (1..lanes.max(1)).map(|_| first.deep_clone()).chain([first.deep_clone()]).collect();
-        Ok(Grammar { lanes, words })
+        let kept = Arc::<KeptMasks>::default();
+        let lane = |_| {
+            let mut parser = parser.deep_clone();
+            parser.bias_computer = Arc::new(LaneMasks::new(plain.clone(), &kept, ends_at_lexeme));
+            Matcher::new(Ok(parser))
+        };
+        Ok(Grammar { lanes: (0..lanes.max(1)).map(lane).collect(), words })
+    }
+
+    /// Returns the most bytes of a grammar for `lanes` threads that compute masks, with the masks that it keeps.
+    pub fn host_bytes(lanes: usize, vocab: u32) -> Bytes {
+        Bytes(lanes as u64 * LANE_BYTES + kept_bytes(vocab).0)
     }
 
     /// Returns the matcher of a new response, for the thread of a lane.

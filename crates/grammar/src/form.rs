@@ -56,6 +56,11 @@ impl ResponseForm {
         }
     }
 
+    /// True if its grammar is one expression, after which nothing follows.
+    pub(crate) fn is_expression(&self) -> bool {
+        matches!(self, ResponseForm::Regex(_) | ResponseForm::Choice(_))
+    }
+
     /// Returns the form as a text that is the same for equal forms.
     pub fn key(&self) -> String {
         match self {

@@ -11,6 +11,7 @@
 mod calls;
 mod compiled;
 mod form;
+mod kept_masks;
 mod lanes;
 mod references;
 mod refusal;
@@ -20,7 +21,7 @@ mod vocabulary;
 mod schemas_tests;
 
 pub use calls::{CalledTool, ForcedCall, forced_call, held_calls};
-pub use compiled::{GRAMMAR_BYTES, Grammar, GrammarMatcher};
+pub use compiled::{Grammar, GrammarMatcher};
 pub use form::{CHOICES_MAX, FORM_BYTES_MAX, ResponseForm};
-pub use lanes::MaskLanes;
+pub use lanes::{MASK_LANES, MaskLanes};
 pub use vocabulary::GrammarVocabulary;

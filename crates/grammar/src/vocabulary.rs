@@ -42,7 +42,7 @@ impl GrammarVocabulary {
         if !tokenizer.has_token_bytes() {
             return Err(unfit("the tokenizer's texts are not the bytes of its tokens, one after the other"));
         }
-        let words: Vec<Vec<u8>> = (0..vocab).map(|id| word(tokenizer, id)).collect();
+        let words: Vec<Vec<u8>> = (0..vocab).map(|id| word(tokenizer, id, ends.contains(&id))).collect();
         let trie = TokTrie::from(&TokRxInfo::new(vocab, end), &words).with_eos_tokens(&ends);
         // Not canonical: no text is forced in tokens that the model would not choose.
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
@@ -71,7 +71,7 @@ impl GrammarVocabulary {
         let compile = || {
             let grammar = form.grammar()?;
             let parser = self.factory.create_parser(grammar).map_err(|err| refused(&err.to_string()))?;
-            Grammar::new(parser, lanes, self.words())
+            Grammar::new(&parser, &self.factory.slicer(), (lanes, self.words()), form.is_expression())
         };
         // The library follows parts within parts, and references from one to the next, by calls within calls.
         std::thread::scope(|scope| {
@@ -84,13 +84,13 @@ impl GrammarVocabulary {
     }
 }
 
-/// Returns a token's bytes as text; special ones, which no text has, have a mark before their name. Ids without a token
-/// have none, and are never in a mask.
-fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
+/// Returns a token's bytes as text; special ones and ends, which no text has, have a mark before their name. Ids
+/// without a token have none, and are never in a mask.
+fn word(tokenizer: &Tokenizer, id: u32, is_end: bool) -> Vec<u8> {
     if id >= tokenizer.vocab_size() {
         return Vec::new();
     }
-    if !tokenizer.is_special(id) {
+    if !tokenizer.is_special(id) && !is_end {
         return tokenizer.token_bytes(id).into_owned();
     }
     let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];

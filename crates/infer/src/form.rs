@@ -7,7 +7,7 @@ use plimsoll_config::Rollout;
 use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_grammar::{
-    FORM_BYTES_MAX, GRAMMAR_BYTES, Grammar, GrammarMatcher, GrammarVocabulary, MaskLanes, ResponseForm,
+    FORM_BYTES_MAX, Grammar, GrammarMatcher, GrammarVocabulary, MASK_LANES, MaskLanes, ResponseForm,
 };
 use plimsoll_model::Pass;
 use plimsoll_text::Tokenizer;
@@ -16,8 +16,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-/// Threads that compute masks.
-const LANES: usize = 4;
 /// Masks of rows that wait to be uploaded.
 const WAITING_MAX: usize = 64;
 /// What a run file writes before a regular expression.
@@ -34,7 +32,10 @@ pub struct TextForm {
 pub fn form_bytes(rollout: &Rollout, model: &OpenModel) -> Bytes {
     match rollout.schema {
         None => Bytes(0),
-        Some(_) => GrammarVocabulary::host_bytes(model.spec.vocab) + Bytes(LANES as u64 * GRAMMAR_BYTES),
+        Some(_) => {
+            GrammarVocabulary::host_bytes(model.spec.vocab)
+                + Grammar::host_bytes(MASK_LANES, model.spec.vocab)
+        }
     }
 }
 
@@ -59,7 +60,7 @@ pub fn compile_form(
     vocab: u32,
 ) -> Result<Arc<TextForm>> {
     let vocabulary = GrammarVocabulary::new(tokenizer, vocab, ends)?;
-    let grammar = vocabulary.compile(&form_of(setting)?, LANES)?;
+    let grammar = vocabulary.compile(&form_of(setting)?, MASK_LANES)?;
     Ok(Arc::new(TextForm { grammar: grammar.into(), words: vocabulary.words() }))
 }
 
@@ -89,14 +90,14 @@ impl TextForm {
         rows: &[HeadRow],
         sequences: &[Sequence<'_>],
     ) -> Result<()> {
-        let part = rows.len().div_ceil(LANES).max(1);
+        let part = rows.len().div_ceil(MASK_LANES).max(1);
         std::thread::scope(|scope| {
             let (send, masks) = sync_channel(WAITING_MAX);
             for (lane, part) in rows.chunks(part).enumerate() {
                 let send = send.clone();
                 scope.spawn(move || {
                     let mut replay = Replay { form: self, lane, at: None };
-                    for (row, head) in (lane * rows.len().div_ceil(LANES).max(1)..).zip(part) {
+                    for (row, head) in (lane * rows.len().div_ceil(MASK_LANES).max(1)..).zip(part) {
                         let mask = replay.mask(head, sequences[head.sequence as usize].response);
                         let has_failed = mask.is_err();
                         // The receiver is gone after an error.
@@ -156,7 +157,7 @@ impl FormMasks {
     ///
     /// Errors: `thread-not-started`.
     pub(crate) fn start(form: &Arc<TextForm>, samples: usize) -> Result<FormMasks> {
-        let lanes = MaskLanes::start(LANES, samples, form.words)?;
+        let lanes = MaskLanes::start(MASK_LANES, samples, form.words)?;
         Ok(FormMasks { form: form.clone(), lanes, taken: vec![None; samples] })
     }
 

@@ -24,8 +24,14 @@ impl<'p> Pass<'p> {
     /// Uploads which head rows have the mask that was put there; `has`: [R].
     pub fn put_masked(&self, dev: &dyn Device, has: impl Iterator<Item = bool>) {
         let rows: Vec<u32> = (0..).zip(has).map(|(row, has)| if has { row } else { NO_MASK }).collect();
-        assert_eq!(rows.len(), self.head_rows, "a word for each head row");
-        dev.write_u32(self.masks().rows, 0, &rows);
+        self.put_masks(dev, &[], &rows);
+    }
+
+    /// Uploads masks, one after the other, and which one each head row has. `of_row`: [R], a mask or `NO_MASK`.
+    pub fn put_masks(&self, dev: &dyn Device, masks: &[u32], of_row: &[u32]) {
+        assert_eq!(of_row.len(), self.head_rows, "a word for each head row");
+        dev.write_u32(self.masks().words, 0, masks);
+        dev.write_u32(self.masks().rows, 0, of_row);
     }
 
     /// Uploads the biases of a head row: tokens, ascending, and what is added to their logits before the temperature.

@@ -403,10 +403,11 @@ impl RunShape {
         if self.host.clients.0 > 0 { Live::prefix_bytes(&self.engine) } else { 0 }
     }
 
-    /// Returns the heap bytes of the engine, with those of responses that choose among several adapters.
+    /// Returns the heap bytes of the engine, with those of masks, and of responses that choose among several adapters.
     fn engine_bytes(&self) -> u64 {
         let has_slots = self.lora.is_some_and(|lora| lora.slots > 0);
-        Engine::host_bytes(&self.engine) + if has_slots { Engine::adapter_bytes(&self.engine) } else { 0 }
+        let slots = if has_slots { Engine::adapter_bytes(&self.engine) } else { 0 };
+        Engine::host_bytes(&self.engine) + Engine::mask_bytes(&self.engine, self.spec.vocab) + slots
     }
 
     /// Returns what the driver of a card holds.

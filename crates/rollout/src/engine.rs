@@ -3,10 +3,11 @@
 use crate::ahead;
 use crate::ends::DrawnEnds;
 use crate::limits::{EngineLimits, OnFull};
+use crate::pass_masks::PassMasks;
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_device::{Device, RowMasks, Sampling};
+use plimsoll_device::{Device, Sampling};
 use plimsoll_model::{
     Activations, Decoder, DrawRun, ImageIndex, NO_SLOT, Pass, PassIndex, SeenImages, TextImage, TextPlaces,
     draw_runs, layers, list_rows, name_rows, score_rows, upload_keys,
@@ -171,9 +172,7 @@ pub struct Engine {
     drawn_ends: Option<DrawnEnds>,
     /// Rows of the pass that are vectors of images.
     vectors: ImageIndex,
-    /// The mask of one row, and which rows of the pass have one.
-    mask: Vec<u32>,
-    masked: Vec<bool>,
+    masks: PassMasks,
 }
 
 impl Engine {
@@ -194,8 +193,7 @@ impl Engine {
             answer: Vec::new(),
             drawn_ends: None,
             vectors: ImageIndex::default(),
-            mask: Vec::new(),
-            masked: Vec::with_capacity(if limits.own.masks { rows } else { 0 }),
+            masks: PassMasks::default(),
         }
     }
 
@@ -223,6 +221,11 @@ impl Engine {
     /// Returns the heap bytes that `take_adapters` adds.
     pub fn adapter_bytes(limits: &EngineLimits) -> u64 {
         (4 * (limits.pass().rows + limits.samples) + 8 * (limits.sequences + 1)) as u64
+    }
+
+    /// Returns the heap bytes that masks over a vocabulary add.
+    pub fn mask_bytes(limits: &EngineLimits, vocab: u32) -> u64 {
+        if limits.own.masks { PassMasks::bytes(limits.pass().head_rows, vocab) } else { 0 }
     }
 
     /// Returns the heap bytes that `take_images` adds.
@@ -365,7 +368,7 @@ impl Engine {
     ) -> Result<()> {
         let (dev, decoder) = (model.dev, model.decoder);
         if self.limits.own.masks {
-            self.mask.resize(RowMasks::words_of(decoder.spec.vocab as usize), 0);
+            self.masks.begin(self.limits.pass().head_rows, decoder.spec.vocab);
         }
         let pass = self.upload(model);
         layers(dev, decoder, &pass);
@@ -409,24 +412,23 @@ impl Engine {
         if !runs.iter().any(|run| run.masks || run.biases) {
             return Ok(());
         }
-        self.masked.clear();
+        let mut row = 0;
         for run in runs {
-            let first = self.masked.len();
-            for row in first..first + run.rows {
+            for _ in 0..run.rows {
                 let sample = self.schedule.head_samples[row];
                 if run.biases {
                     pass.put_biases(model.dev, model.decoder, row, masker.biases(sample));
                 }
-                let has = run.masks && masker.mask(sample, out.ids(sample), &mut self.mask)?;
-                if has {
-                    pass.put_mask(model.dev, row, &self.mask);
+                if run.masks {
+                    self.masks.push(|words| masker.mask(sample, out.ids(sample), words))?;
+                } else if self.limits.own.masks {
+                    self.masks.push_none();
                 }
-                self.masked.push(has);
+                row += 1;
             }
         }
-        self.masked.resize(self.index.head_rows.len(), false);
         if self.limits.own.masks {
-            pass.put_masked(model.dev, self.masked.iter().copied());
+            self.masks.upload(model.dev, pass, self.index.head_rows.len());
         }
         Ok(())
     }

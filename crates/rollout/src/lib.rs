@@ -12,6 +12,7 @@ mod group_times;
 mod lengths;
 mod limits;
 mod live;
+mod pass_masks;
 mod samples;
 mod schedule;
 

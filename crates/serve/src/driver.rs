@@ -2,13 +2,12 @@
 //! the tokens of each pass to the clients' outboxes.
 
 use crate::gate::{Admission, Gate, SampledResponse};
-use crate::grammars::LANES;
 use crate::images::{HeldVectors, ImageTower, QueuedImages, Seeing};
 use crate::outbox::{End, Outbox, ScoredToken};
 use crate::state::{QueuedRequest, SamplingParams, ServerState};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::{NO_MASS, RowMasks};
-use plimsoll_grammar::{Grammar, MaskLanes};
+use plimsoll_grammar::{Grammar, MASK_LANES, MaskLanes};
 use plimsoll_rollout::{Ask, Finish, Likeliest, Listener, Live};
 use plimsoll_text::{StopMatcher, StreamDecoder};
 use std::collections::VecDeque;
@@ -262,7 +261,7 @@ impl ResponseStreams<'_> {
     fn hold(&mut self, slot: usize, grammar: Option<&Arc<Grammar>>) {
         let Some(grammar) = grammar else { return };
         let (slots, words) = (self.of_slot.len(), RowMasks::words_of(self.state.texts.vocab as usize));
-        if let Ok(lanes) = self.lanes.get_or_insert_with(|| MaskLanes::start(LANES, slots, words)) {
+        if let Ok(lanes) = self.lanes.get_or_insert_with(|| MaskLanes::start(MASK_LANES, slots, words)) {
             lanes.begin(slot, grammar);
         }
     }

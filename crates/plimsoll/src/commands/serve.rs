@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     image_hosts: Vec<String>,
     /// Forms that responses may be held to at one time (JSON schemas, regular expressions, choices, grammars, forced
-    /// calls), each with 48 MiB in the plan; 0 takes none.
+    /// calls), each with 52 MiB and 256 masks in the plan; 0 takes none.
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
     grammars: u32,
     /// Tokens that the plan has for a prompt, besides those of the response.

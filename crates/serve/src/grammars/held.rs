@@ -1,9 +1,8 @@
 //! The grammars in use, of which there is a largest number.
 
-use super::LANES;
 use crate::protocol::refusal::{Refusal, Reply};
 use plimsoll_base::{Bytes, Error, Result};
-use plimsoll_grammar::{GRAMMAR_BYTES, Grammar, GrammarVocabulary, ResponseForm};
+use plimsoll_grammar::{Grammar, GrammarVocabulary, MASK_LANES, ResponseForm};
 use plimsoll_text::Tokenizer;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,7 +33,7 @@ pub fn grammar_bytes(most: usize, vocab: u32) -> Bytes {
     if most == 0 {
         return Bytes(0);
     }
-    Bytes(GrammarVocabulary::host_bytes(vocab).0 + most as u64 * LANES as u64 * GRAMMAR_BYTES)
+    Bytes(GrammarVocabulary::host_bytes(vocab).0 + most as u64 * Grammar::host_bytes(MASK_LANES, vocab).0)
 }
 
 impl ServedGrammars {
@@ -80,7 +79,7 @@ impl ServedGrammars {
             };
             kept.remove(at);
         }
-        let grammar = Arc::new(vocabulary.compile(form, LANES)?);
+        let grammar = Arc::new(vocabulary.compile(form, MASK_LANES)?);
         kept.push(Kept { key, grammar: grammar.clone() });
         Ok(grammar)
     }
