@@ -38,7 +38,7 @@ pub const ALLOWED: &str = "
     rl       <- base arch memory algo files text reward textenv ranks config plan run device devices model rollout train serve infer
     tenants  <- base arch memory algo files text config plan device devices model rollout train serve infer tinker
     agent    <- base memory env files worker collect algo device devices model train config plan run
-    bench    <- base arch memory algo files reward device devices rollout train config plan run infer rl
+    bench    <- base arch memory algo files text grammar reward device devices rollout train config plan run infer rl
     doctor   <- base memory
     stacks   <- base arch
     launch   <- base

@@ -11,6 +11,7 @@ mod peak;
 pub mod ranks;
 mod save;
 mod step;
+mod structured;
 
 use plimsoll_arch::{LoraTargets, ModelSpec, Quantization};
 use plimsoll_base::rng::{Stream, below, philox};
@@ -47,6 +48,7 @@ pub use peak::peak;
 pub use plimsoll_rollout::DrawnEnds;
 pub use save::save;
 pub use step::{StepSize, whole_step};
+pub use structured::{structured, words as structured_words};
 
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -70,6 +72,8 @@ pub struct BenchOptions {
     pub profile: bool,
     /// True if `bench exactness` has prompts with images.
     pub images: bool,
+    /// The tokenizer of `bench structured`, a folder or a file, in place of the model's own.
+    pub tokenizer: Option<String>,
 }
 
 impl BenchOptions {

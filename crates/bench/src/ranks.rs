@@ -212,6 +212,7 @@ mod tests {
             quantize: Auto::Auto,
             checked: false,
             profile: false,
+            tokenizer: None,
             images: false,
         };
         let mut run = bench_run(&options, 96, 1, 8);

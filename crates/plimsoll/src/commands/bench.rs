@@ -106,6 +106,21 @@ enum Part {
         #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
         new_tokens: usize,
     },
+    /// Measure sampling with responses that are held to a schema and to an expression, against free ones.
+    Structured {
+        /// Responses at one time.
+        #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
+        sequences: usize,
+        /// Tokens of a prompt.
+        #[arg(long, value_name = "N", default_value = "64", value_parser = counts(1 << 20))]
+        prompt_tokens: usize,
+        /// Tokens of a response.
+        #[arg(long, value_name = "N", default_value = "128", value_parser = counts(1 << 20))]
+        new_tokens: usize,
+        /// A folder or a tokenizer.json, for models of random weights, whose own tokens are bytes.
+        #[arg(long, value_name = "PATH")]
+        tokenizer: Option<String>,
+    },
     /// Measure forward, backward and AdamW in trained tokens per second.
     Train {
         /// Sequences of a micro-batch.
@@ -260,6 +275,7 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         checked: *checked,
         profile: *profile,
         images: false,
+        tokenizer: None,
     };
     let found = match &args.part {
         Part::Peak => bench::peak(&options),
@@ -269,6 +285,11 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
         }
         &Part::Adapters { slots, sequences, prompt_tokens: prompt, new_tokens: new } => {
             bench::adapters(&options, bench::RolloutSize { sequences, group: 1, prompt, new }, slots)
+        }
+        Part::Structured { sequences, prompt_tokens, new_tokens, tokenizer } => {
+            let options = BenchOptions { tokenizer: tokenizer.clone(), ..options };
+            let (sequences, prompt, new) = (*sequences, *prompt_tokens, *new_tokens);
+            bench::structured(&options, bench::RolloutSize { sequences, group: 1, prompt, new })
         }
         &Part::Train { batch, micro_batches, seq } => bench::train(&options, [batch, micro_batches, seq]),
         &Part::Step { prompts, group, prompt_tokens: prompt, new_tokens: new, lengths, carry, kv_blocks } => {
@@ -327,6 +348,9 @@ fn words(found: &Value) -> String {
     }
     if part == "adapters" {
         return bench::adapters_words(found);
+    }
+    if part == "structured" {
+        return bench::structured_words(found);
     }
     if part == "ranks" {
         return bench::ranks::words(found);
