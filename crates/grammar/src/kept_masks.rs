@@ -233,7 +233,7 @@ mod tests {
             let length = 2 + r[0] as usize % 8;
             let at = |j: usize| philox(1, Stream::Bench, i, 1 + j as u64)[0] as usize;
             // Most are of letters alone.
-            let most = if r[1] % 3 == 0 { of.len() } else { 4 };
+            let most = if r[1].is_multiple_of(3) { of.len() } else { 4 };
             words.push((0..length).map(|j| of[at(j) % most]).collect::<String>().into_bytes());
         }
         let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, EOS), &words).with_eos_tokens(&[EOS]);
