@@ -171,7 +171,11 @@ fn what_is_no_server_is_refused_before_the_run() {
             "the server `absent-program`: `absent-program --port 1` cannot be started",
         ),
         ("true", "the server `true`: it has ended, with status 0"),
-        ("echo hello", "the server `echo`: it wrote what is no message of the protocol: b'hello"),
+        (
+            // It stays, so that what it has written is read before its end is seen.
+            "sh -c 'echo hello; cat > /dev/null'",
+            "the server `sh`: it wrote what is no message of the protocol: b'hello",
+        ),
     ] {
         let (_folder, settings) = with_server(|_| server.into());
         let error = refusal("tools", &settings);
