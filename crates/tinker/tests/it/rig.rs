@@ -51,12 +51,17 @@ impl Server {
     pub fn client(&self, token: &'static str) -> Client {
         Client::new(&self.address, token, "fake/tiny")
     }
+
+    /// Lets the engine do no more jobs.
+    pub fn end_engine(&mut self) {
+        self.tinker.close();
+        self.engine.take().map(JoinHandle::join);
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.tinker.close();
-        self.engine.take().map(JoinHandle::join);
+        self.end_engine();
     }
 }
 
