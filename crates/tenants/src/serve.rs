@@ -5,7 +5,7 @@ use crate::pass::TrainingPasses;
 use crate::sampling::Requests;
 use crate::slots::TrainedSlots;
 use crate::snapshots::Snapshots;
-use crate::store::Stores;
+use crate::store::{Stores, check_folder};
 use plimsoll_arch::LoraTargets;
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, LoraSpec, RunSpec, VerbFile};
@@ -37,6 +37,9 @@ const ROWS: [usize; 2] = [2048, 8192];
 const SEQUENCES: usize = 256;
 /// The folder of stores in that of the server.
 const STORES: &str = "stores";
+/// The folder of models without a slot.
+const PARKED: &str = "parked";
+const JOURNAL: &str = "journal";
 /// Connections at one time.
 const CONNECTIONS: usize = 1024;
 
@@ -66,6 +69,7 @@ pub struct TenantServing<'s> {
 ///
 /// Errors: those of opening and planning, of the journal, of `listen`, and of the device.
 pub fn serve_tenants(verb: &VerbFile, serving: TenantServing<'_>) -> Result<()> {
+    check_folder(&serving.folder, JOURNAL, &[STORES, PARKED])?;
     let (model, text) = open_verb(verb)?;
     check_slots(&model)?;
     let run_spec = run_of(verb, &model, &serving)?;
@@ -105,14 +109,14 @@ pub fn serve_tenants(verb: &VerbFile, serving: TenantServing<'_>) -> Result<()> 
         models: vec![served],
         tenants: serving.tenants.clone(),
         limits: serving.limits,
-        journal: serving.folder.join("journal"),
+        journal: serving.folder.join(JOURNAL),
         folders: Some(Stores::folders(serving.folder.join(STORES))),
     })?;
     let stores = Stores::open(serving.folder.join(STORES), &tinker.stores())?;
     answer(&tinker, listener.try_clone().map_err(|err| Error::new("io-error", err.to_string()))?)?;
     (serving.ready)(&report, &listener)?;
     let work = Work { model: &model, shape: &report.shape, texts, stores: &stores, tinker: &tinker };
-    work.run(&mut runner, serving.folder.join("parked"), serving.stop)
+    work.run(&mut runner, serving.folder.join(PARKED), serving.stop)
 }
 
 /// What the engine needs besides the model in the arena.

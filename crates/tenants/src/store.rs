@@ -49,6 +49,25 @@ impl OpenStore {
     }
 }
 
+/// Refuses a server's folder that has what a server would remove, and no journal of one: it is somebody else's.
+///
+/// Errors: `bad-value`.
+pub fn check_folder(folder: &Path, journal: &str, own: &[&str]) -> Result<()> {
+    if folder.join(journal).exists() {
+        return Ok(());
+    }
+    let is_full = |name: &str| std::fs::read_dir(folder.join(name)).is_ok_and(|mut all| all.next().is_some());
+    match own.iter().find(|name| is_full(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let message =
+                format!("--train {}: it has files in {name}, and no {journal} of a server", folder.display());
+            Err(Error::usage("bad-value", message)
+                .hint("name a folder that is empty or not there, or one of a server"))
+        }
+    }
+}
+
 impl Stores {
     /// Takes a folder of stores, and removes all that is none of those that are known.
     ///
@@ -168,5 +187,26 @@ fn config_of(adapter: &AdapterChoice, slots: &TrainedSlots<'_, '_>, base: &OpenM
         head: Head::Vocabulary,
         quantize: None,
         tower: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_somebody_else_is_refused_and_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = || check_folder(folder.path(), "journal", &["stores", "parked"]);
+        check().unwrap();
+        let mine = folder.path().join("stores");
+        std::fs::create_dir(&mine).unwrap();
+        check().unwrap();
+        std::fs::write(mine.join("mine"), "x").unwrap();
+        let error = check().unwrap_err();
+        assert!(error.slug == "bad-value" && error.message.contains("files in stores"), "{error}");
+        assert!(mine.join("mine").exists());
+        std::fs::write(folder.path().join("journal"), "").unwrap();
+        check().unwrap();
     }
 }
