@@ -207,11 +207,11 @@ fn tokenizers_that_grow() {
     ] {
         refused(name, "tokenizer-invalid", words, || opened(bpe(changes)));
     }
-    // A chain that could be sound is measured per text. With one rule more the probe takes its limit, 5 s, on slow
-    // CPUs.
-    let measured = opened(bpe(json!({ "normalizer": sequence("normalizers", double, 11) }))).unwrap();
-    assert_eq!(measured.encode("x+x=1").unwrap().len(), 4 + 1024);
-    refused("11 rules that double", "tokenizer-invalid", "the limit is 1048576", || {
+    // A chain that could be sound is measured per text. With three rules more the probe takes its limit, 5 s, on slow
+    // CPUs that do something else, too.
+    let measured = opened(bpe(json!({ "normalizer": sequence("normalizers", double, 8) }))).unwrap();
+    assert_eq!(measured.encode("x+x=1").unwrap().len(), 4 + 128);
+    refused("8 rules that double", "tokenizer-invalid", "the limit is 1048576", || {
         measured.encode(&"1".repeat(10_000))
     });
     let prefix = json!({ "type": "Prepend", "prepend": "x".repeat(4000) });

@@ -3,7 +3,7 @@
 use crate::both::delta::checks::{check_backward, check_forward};
 use crate::both::delta::cuts::check_cuts;
 use crate::both::delta::{CASES, Case, GRADIENTS, LONG, case, differences, group};
-use crate::both::{Rig, bits, paths};
+use crate::both::{Rig, bits, in_turn, paths};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_cpu::Isa;
 use std::time::Instant;
@@ -45,7 +45,7 @@ fn gradients_of_delta_agree_with_f64_on_every_path() {
 #[test]
 fn delta_of_long_sequences_agrees_with_f64() {
     for case in LONG {
-        for e in [Bf16, F32] {
+        for e in in_turn([Bf16, F32]) {
             let mut rig = open(case, Isa::detect(), 2, e, F32);
             check_cuts(case, &mut rig, e, "long");
             check_forward(case, &mut rig, e, "long");

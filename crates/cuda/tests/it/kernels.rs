@@ -1,6 +1,7 @@
 //! Every kernel compiles for every architecture, on a machine without a GPU. Needs NVRTC, which
 //! `pip install nvidia-cuda-nvrtc` brings; without it the test says so and passes, unless PLIMSOLL_NVRTC=1 asks for it.
-//! A file is compiled for `sm_90a` and, in turn, for one other; for all, and with checks, under PLIMSOLL_FULL=1.
+//! A file is compiled for `sm_90a` with every other commit, else for one of the others, in turn (PLIMSOLL_TURN); for
+//! all, and with checks, under PLIMSOLL_FULL=1.
 
 use plimsoll_cuda::{ARCHITECTURES, SOURCES, check_architecture, compile};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,12 +24,14 @@ fn every_kernel_compiles_for_every_architecture() {
         assert!(error.message.ends_with(arch), "{error}");
     }
     let is_full = std::env::var("PLIMSOLL_FULL").is_ok_and(|value| value == "1");
+    let turn: usize = std::env::var("PLIMSOLL_TURN").ok().and_then(|number| number.parse().ok()).unwrap_or(0);
     let others: Vec<&str> = known.iter().copied().filter(|arch| *arch != "sm_90a").collect();
     let mut jobs = Vec::new();
     for (index, source) in SOURCES.iter().enumerate() {
-        let in_turn = (!others.is_empty()).then(|| index % others.len());
+        let is_hopper = (index + turn).is_multiple_of(2) || others.is_empty();
+        let in_turn = (!is_hopper).then(|| (index + turn / 2) % others.len());
         let chosen = others.iter().enumerate().filter(|(at, _)| is_full || Some(*at) == in_turn);
-        jobs.push((source, "sm_90a", false));
+        jobs.extend((is_full || is_hopper).then_some((source, "sm_90a", false)));
         jobs.extend(chosen.map(|(_, arch)| (source, *arch, false)));
         jobs.extend(is_full.then_some((source, "sm_90a", true)));
     }

@@ -26,6 +26,15 @@ pub use experts_bias as biases;
 pub use head::{draws, listed, noise, own, whole};
 pub use rig::*;
 
+/// Returns every second of some slow cases, the others with the next commit (PLIMSOLL_TURN); all without a turn, and
+/// under PLIMSOLL_FULL=1.
+pub fn in_turn<T>(cases: impl IntoIterator<Item = T>) -> Vec<T> {
+    let is_full = std::env::var("PLIMSOLL_FULL").is_ok_and(|value| value == "1");
+    let turn: Option<usize> = std::env::var("PLIMSOLL_TURN").ok().and_then(|number| number.parse().ok());
+    let is_due = |index: usize| is_full || turn.is_none_or(|turn| (index + turn).is_multiple_of(2));
+    cases.into_iter().enumerate().filter(|(index, _)| is_due(*index)).map(|(_, case)| case).collect()
+}
+
 /// A device's rigs over some buffers: one for each way to run it, none where the machine lacks it.
 pub type Open<'o, D> = &'o dyn Fn(&[Sized<'_>]) -> Vec<Rig<D>>;
 

@@ -1,7 +1,7 @@
 //! Rotation of queries and keys, the norms before it and the writes to the cache; and their gradients, against f64.
 #![allow(dead_code)] // Each binary uses its part.
 
-use super::{Machine, Open, Rig, Sized, bits, check_close, check_norm, f64s, normal, stored};
+use super::{Machine, Open, Rig, Sized, bits, check_close, check_norm, f64s, in_turn, normal, stored};
 use plimsoll_arch::QkNorms;
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::{Batch, Heads, KV_BLOCK, Kv, QkNorm, QkNormBackward, RopeBackward, Rotation};
@@ -442,7 +442,7 @@ pub fn copies_of_cache_blocks_take_the_first_slots<D: Machine>(open: Open<D>) {
 }
 
 pub fn rope_backward_is_close_and_repeats<D: Machine>(open: Open<D>) {
-    for case in cases() {
+    for case in in_turn(cases()) {
         let (what, inputs) = (format!("{case:?}"), case.inputs());
         let (_, want) = inputs.reference();
         for mut rig in open(&case.buffers()) {
