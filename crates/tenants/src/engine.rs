@@ -9,7 +9,7 @@ use plimsoll_algo::update::UpdateOptions;
 use plimsoll_base::{Error, Result};
 use plimsoll_files::OpenModel;
 use plimsoll_rollout::Live;
-use plimsoll_tinker::{AdamStep, Job, JobAnswer, Lane, TakenJob, Tinker};
+use plimsoll_tinker::{AdamStep, Job, JobAnswer, Lane, SaveKind, TakenJob, Tinker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -123,6 +123,10 @@ fn job(
         }
         Job::Save { model, store, kind } => {
             let bytes = sampling.snapshots.stores.save(slots, base, (model, *store, *kind))?;
+            if *kind == SaveKind::Sampler {
+                let (weights, scale) = slots.weights(model)?;
+                sampling.snapshots.take_copy(*store, weights, scale);
+            }
             return Ok(JobAnswer::Saved { bytes });
         }
         Job::Load { model, adapter, store, optimizer } => {

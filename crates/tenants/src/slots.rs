@@ -9,7 +9,7 @@ use plimsoll_infer::bound::BoundModel;
 use plimsoll_memory::{Buf, Resident};
 use plimsoll_model::{Decoder, FlatTensors, ParamTable, SlotBufs, SlotTensors, fill_slot, save_slot};
 use plimsoll_plan::{Lora, RoleName, trained_slot};
-use plimsoll_tinker::AdapterChoice;
+use plimsoll_tinker::{AdapterChoice, SaveKind};
 use plimsoll_train::{Optimizer, Share, UpdateOptions};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -260,12 +260,22 @@ impl<'b, 'a> TrainedSlots<'b, 'a> {
         Ok(save_slot(of, &prefixes, adapter.rank as usize, &has, path, self.staging)?.bytes)
     }
 
-    /// Writes a model's weights, and returns their bytes.
+    /// Writes a model's weights, and returns their bytes: those that are sampled, or those that training goes on from,
+    /// which may have more bits.
     ///
     /// Errors: those of writing.
-    pub fn save_weights(&mut self, model: &str, path: &std::path::Path) -> Result<u64> {
+    pub fn save_weights(&mut self, model: &str, kind: SaveKind, path: &std::path::Path) -> Result<u64> {
         let (slot, adapter) = self.slot_of(model)?;
-        self.write(&[("", self.exact(slot))], &adapter, path)
+        let weights = if kind == SaveKind::Sampler { self.slots[slot].weights } else { self.exact(slot) };
+        self.write(&[("", weights)], &adapter, path)
+    }
+
+    /// Returns a model's weights that training goes on from, and the factor of its adapter.
+    ///
+    /// Errors: those of bringing it back.
+    pub fn weights(&mut self, model: &str) -> Result<(Buf<'a>, f32)> {
+        let (slot, adapter) = self.slot_of(model)?;
+        Ok((self.exact(slot), scale_of(&adapter)))
     }
 
     /// Writes a model's states, and returns their bytes and the updates that made them.

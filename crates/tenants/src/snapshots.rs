@@ -1,10 +1,11 @@
 //! Saved adapters that are sampled: each in a slot while responses are drawn with it, and until another needs the slot.
 
 use crate::store::Stores;
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::{Bytes, DType, Result};
 use plimsoll_device::Device;
 use plimsoll_files::OpenModel;
 use plimsoll_infer::bound::BoundModel;
+use plimsoll_memory::Buf;
 use plimsoll_tinker::StoreId;
 
 /// A slot with the store that it has.
@@ -51,9 +52,7 @@ impl<'b, 'a> Snapshots<'b, 'a> {
         let at = match self.slots.iter().position(|slot| slot.store == Some(store)) {
             Some(at) => at,
             None => {
-                let free = self.slots.iter().enumerate().filter(|(_, slot)| slot.holders == 0);
-                let Some((at, _)) = free.min_by_key(|(_, slot)| slot.used) else { return Ok(None) };
-                self.slots[at].store = None;
+                let Some(at) = self.free_slot() else { return Ok(None) };
                 let open = self.stores.read(self.base, store)?;
                 let (table, adapters) = self.bound.adapters.as_ref().expect("a plan with slots");
                 let slots = adapters.slots.expect("a plan with slots");
@@ -66,6 +65,29 @@ impl<'b, 'a> Snapshots<'b, 'a> {
         self.slots[at].holders += 1;
         self.slots[at].used = self.requests;
         Ok(Some((self.first + at) as u32))
+    }
+
+    /// Copies the weights of a store that was just saved to a slot, if no request holds all of them: they are sampled
+    /// next, and need not be read. The bits are those of the file, whose values are rounded alike.
+    pub fn take_copy(&mut self, store: StoreId, weights: Buf<'_>, scale: f32) {
+        if weights.dtype() != DType::F32 {
+            return;
+        }
+        let Some(at) = self.free_slot() else { return };
+        let (table, adapters) = self.bound.adapters.as_ref().expect("a plan with slots");
+        let slots = adapters.slots.expect("a plan with slots");
+        self.dev.write_f32(slots.scales, self.first + at, &[scale]);
+        self.dev.cast(weights, slots.slot(table, self.first + at));
+        self.requests += 1;
+        self.slots[at] = Snapshot { store: Some(store), holders: 0, used: self.requests };
+    }
+
+    /// Takes its store from the slot that was not used for the longest time. None if all are held.
+    fn free_slot(&mut self) -> Option<usize> {
+        let free = self.slots.iter().enumerate().filter(|(_, slot)| slot.holders == 0);
+        let (at, _) = free.min_by_key(|(_, slot)| slot.used)?;
+        self.slots[at].store = None;
+        Some(at)
     }
 
     /// Gives back the slot of a store that a request held.

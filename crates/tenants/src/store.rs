@@ -160,7 +160,7 @@ fn write_store(
     (model, kind): (&str, SaveKind),
 ) -> Result<u64> {
     let adapter = slots.adapter(model)?;
-    let mut bytes = slots.save_weights(model, &part.join(ADAPTER_WEIGHTS))?;
+    let mut bytes = slots.save_weights(model, kind, &part.join(ADAPTER_WEIGHTS))?;
     let mut updates = None;
     if kind == SaveKind::Training {
         let (states, made) = slots.save_states(model, &part.join(STATES))?;

@@ -7,7 +7,7 @@ use crate::params::{Param, ParamTable, Part};
 use crate::save::each_run;
 use plimsoll_arch::ParamKind;
 use plimsoll_base::rng::{Stream, philox, unit_f32};
-use plimsoll_base::{Bytes, DType, Result};
+use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::{Adapter as AdapterFiles, FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
 use plimsoll_memory::Buf;
@@ -120,8 +120,8 @@ pub fn fill_slot(to: SlotBufs<'_, '_>, rank: usize, from: &dyn SlotTensors, stag
     Ok(())
 }
 
-/// Writes buffers of a slot to a safetensors file as f32 tensors of a rank, those that `has` says. `prefixes`: what
-/// comes before the names, by buffer.
+/// Writes buffers of a slot to a safetensors file as tensors of a rank in their dtypes, those that `has` says.
+/// `prefixes`: what comes before the names, by buffer.
 ///
 /// Errors: `disk-full`, `write-failed`; those of the device.
 pub fn save_slot(
@@ -134,14 +134,14 @@ pub fn save_slot(
 ) -> Result<FileRecord> {
     let SlotBufs { dev, table, layout, sets } = of;
     let mut declared = Vec::new();
-    for prefix in prefixes {
+    for (prefix, buf) in prefixes.iter().zip(sets) {
         for param in &table.params {
             let of = Narrower { param, rank };
             for part in param.parts.iter().filter(|part| has(&part.name)) {
                 let (rows, width) = of.shape(part);
                 declared.push(TensorDecl {
                     name: format!("{prefix}{}", part.name),
-                    dtype: DType::F32,
+                    dtype: buf.dtype(),
                     shape: vec![rows as u64, width as u64],
                 });
             }
@@ -155,7 +155,7 @@ pub fn save_slot(
                 dev.read_rows(matrix(param, *buf, layout), first, rows);
             };
             Narrower { param, rank }.read(has, &read, &mut values, &mut |rows| {
-                writer.write_f32_as(DType::F32, rows, &mut stored)
+                writer.write_f32_as(buf.dtype(), rows, &mut stored)
             })?;
         }
     }
@@ -254,6 +254,20 @@ impl Narrower<'_> {
     ) -> Result<()> {
         let param = self.param;
         let width = param.k as usize;
+        let whole = param.n as usize * width;
+        // Rows that are grouped otherwise on disk come in short runs: where all fit, the device is asked once.
+        let is_kept = self.is_b() && 2 * whole <= values.len();
+        let (kept, values) = values.split_at_mut(if is_kept { whole } else { 0 });
+        if is_kept {
+            read(0, kept);
+        }
+        let read = |first: usize, rows: &mut [f32]| {
+            if is_kept {
+                rows.copy_from_slice(&kept[first * width..][..rows.len()]);
+            } else {
+                read(first, rows);
+            }
+        };
         let mut above = 0;
         for part in &param.parts {
             let (rows, own) = self.shape(part);
