@@ -48,9 +48,16 @@ def over_api(address, steps):
     now = lambda value: value.result() if hasattr(value, "result") else value
     trainer = now(service.create_lora_training_client(base_model=MODEL, rank=RANK, seed=1))
     draw, shares, seconds, worst = random.Random(7), [], [], 0.0
+    parts = {}
     for step in range(steps):
-        began = time.time()
+        clock = [time.time()]
+
+        def took(part):
+            clock.append(time.time())
+            parts.setdefault(part, []).append(clock[-1] - clock[-2])
+
         sampler = now(trainer.save_weights_and_get_sampling_client())
+        took("a new sampler")
         sums = [(draw.randrange(100, 1000), draw.randrange(100, 1000)) for _ in range(PROMPTS)]
         prompts = [encode(f"{a}+{b}=") for a, b in sums]
         params = types.SamplingParams(max_tokens=NEW, seed=step, temperature=1.0)
@@ -67,18 +74,23 @@ def over_api(address, steps):
                     "logprobs": [0.0] * before + list(s.logprobs),
                     "advantages": [0.0] * before + [(reward - mean) / (PROMPTS * GROUP)] * len(s.tokens),
                 }))
+        took("samples, and data of them")
         learnt = trainer.forward_backward(data, "importance_sampling")
         stepped = trainer.optim_step(types.AdamParams(learning_rate=RATE))
+        took("data sent")
         result = learnt.result()
         stepped.result()
+        took("gradients and step")
         for datum, out in zip(data, result.loss_fn_outputs):
             theirs = datum.loss_fn_inputs["logprobs"]
             pairs = zip(theirs.data, out["logprobs"].data)
             worst = max([worst, *(abs(q - p) for q, p in pairs if q != 0.0)])
         shares.append(right / (PROMPTS * GROUP))
-        seconds.append(time.time() - began)
+        took("numbers compared")
+        seconds.append(clock[-1] - clock[0])
         if step % 10 == 9:
             print(f"step {step + 1}: {statistics.mean(shares[-10:]):.3f} right; sampler and trainer differ by at most {worst}", flush=True)
+    print("of a step over the API, medians in ms: " + ", ".join(f"{part} {1000 * statistics.median(all):.0f}" for part, all in parts.items()))
     return shares, seconds, worst
 
 

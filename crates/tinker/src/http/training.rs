@@ -65,7 +65,8 @@ pub fn create_model(call: &Call<'_>) -> Result<Answer> {
     if rank == 0 || rank > base.rank_max {
         let message =
             format!("lora_config.rank = {rank}: this server takes 1 to {} for {}", base.rank_max, base.name);
-        return Err(Error::new("tinker-bad-request", message));
+        return Err(Error::new("tinker-bad-request", message)
+            .hint("start the server with a larger --rank-max, or ask for a lower rank"));
     }
     if !train_unembed && !train_mlp && !train_attn {
         return Err(Error::new("tinker-bad-request", "lora_config trains nothing: all of train_* are false"));
