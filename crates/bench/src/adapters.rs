@@ -92,7 +92,7 @@ pub fn adapters(options: &BenchOptions, size: RolloutSize, slots: usize) -> Resu
         runner.model().randomise_slot(&*dev, slot, scale(slot), 1 + slot as u64, staging)?;
     }
     let how = sampling(&run.rollout, 0);
-    runner.rehearse(&[how])?;
+    runner.rehearse_live(&[how])?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
     let counts: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(n * 4)).take_while(|n| *n < slots).chain([slots]).collect();

@@ -180,7 +180,7 @@ pub fn structured(options: &BenchOptions, size: RolloutSize) -> Result<Value> {
     let (dev, mut arena) = open(&bench.report.shape, options.opening())?;
     let mut runner = Runner::new(&*dev, &mut arena, &bench.report.shape, Sources::one(&bench.model), 0)?;
     let how = sampling(&run.rollout, 0);
-    runner.rehearse(&[how])?;
+    runner.rehearse_live(&[how])?;
     let prompts = random_prompts(&bench.spec(), sequences, prompt);
     let (mut free, mut rates) = (Vec::new(), vec![Vec::new(); held.len()]);
     let mut profiles = vec![json!({}); held.len() + 1];

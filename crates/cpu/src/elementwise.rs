@@ -6,7 +6,7 @@ use super::{CpuDevice, Element, Real, Shared};
 use half::bf16;
 use plimsoll_base::DType;
 use plimsoll_device::codes::by_code;
-use plimsoll_device::{Batch, KV_BLOCK, Matrix, MatrixLayout, OwnedRun, SEGMENT_FIELDS, Slots};
+use plimsoll_device::{Batch, KEY_WORDS, KV_BLOCK, Matrix, MatrixLayout, OwnedRun, SEGMENT_FIELDS, Slots};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -159,7 +159,7 @@ pub(super) fn advance(
     keys: Buf<'_>,
 ) {
     let rows = ids.len();
-    assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));
+    assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * KEY_WORDS));
     assert_eq!((batch.slots.len(), batch.segments.len()), (rows, rows * SEGMENT_FIELDS), "one row a segment");
     let (tokens, tables) = (dev.read::<u32>(tokens), dev.read::<u32>(batch.tables));
     let arrays = [ids, batch.positions, batch.slots, batch.segments, keys].map(|buf| dev.write::<u32>(buf));
@@ -171,7 +171,7 @@ pub(super) fn advance(
         let position = positions[i] + 1;
         (ids[i], positions[i], segment[2]) = (tokens[i], position, position);
         slots[i] = slot_of(tables, segment, position);
-        keys[i * 3 + 2] += 1;
+        keys[i * KEY_WORDS + 2] += 1;
     }
     let Some(window) = window else { return };
     assert_eq!((window.slots.len(), window.tables.len()), (rows, tables.len()), "as those of the batch");

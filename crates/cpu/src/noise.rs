@@ -2,7 +2,7 @@
 
 use crate::view::Real;
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
-use plimsoll_device::SamplerNoise;
+use plimsoll_device::{KEY_WORDS, SamplerNoise};
 
 /// Largest number of e4m3.
 const E4M3_MAX: f32 = 448.0;
@@ -10,7 +10,7 @@ const E4M3_MAX: f32 = 448.0;
 /// Returns rows of `k` numbers with noise. `keys`: [R, 3] u32: sample id (low, high) and position.
 pub(crate) fn noisy<E: Real>(x: &[E], k: usize, keys: &[u32], noise: SamplerNoise) -> Vec<E> {
     let mut rows = x.to_vec();
-    for (row, key) in rows.chunks_mut(k).zip(keys.chunks(3)) {
+    for (row, key) in rows.chunks_mut(k).zip(keys.chunks(KEY_WORDS)) {
         match noise {
             SamplerNoise::Normal { sigma, share, seed } => blur(row, key, sigma, share, seed),
             SamplerNoise::EightBits => round(row),
@@ -58,13 +58,13 @@ mod tests {
     use super::*;
 
     const ROWS: [f32; 8] = [1.0, -0.5, 0.3, 0.0, 2.0, 0.1, -0.7, 4.0];
-    const KEYS: [u32; 6] = [7, 0, 3, 8, 0, 3];
+    const KEYS: [u32; 2 * KEY_WORDS] = [7, 0, 3, 0, 0, 8, 0, 3, 0, 0];
 
     #[test]
     fn noise_is_a_tokens_own_wherever_it_is_computed() {
         let noise = SamplerNoise::Normal { sigma: 0.1, share: 1.0, seed: 5 };
         let both = noisy(&ROWS, 4, &KEYS, noise);
-        assert_eq!(both[4..], noisy(&ROWS[4..], 4, &KEYS[3..], noise));
+        assert_eq!(both[4..], noisy(&ROWS[4..], 4, &KEYS[KEY_WORDS..], noise));
         assert_ne!(both, ROWS);
         assert_eq!(both[3], 0.0, "what is 0 stays 0: padding");
         let none = SamplerNoise::Normal { sigma: 0.1, share: 0.0, seed: 5 };
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_share_of_the_rows_is_hit() {
-        let keys: Vec<u32> = (0..4000).flat_map(|id| [id, 0, 1]).collect();
+        let keys: Vec<u32> = (0..4000).flat_map(|id| [id, 0, 1, 0, 0]).collect();
         let noise = SamplerNoise::Normal { sigma: 1.0, share: 0.01, seed: 1 };
         let hit = noisy(&vec![1.0f32; 4000], 1, &keys, noise).iter().filter(|x| **x != 1.0).count();
         assert!((20..70).contains(&hit), "{hit} of 4000");

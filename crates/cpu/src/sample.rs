@@ -11,17 +11,17 @@ use super::row_masks::Finish;
 use super::{CpuDevice, Isa, noise};
 use crate::layouts::FULL_ROWS;
 use plimsoll_base::rng::{self, Stream};
-use plimsoll_device::{HEAD_TILE, PANEL, Sample, Sampling};
+use plimsoll_device::{HEAD_TILE, KEY_WORDS, PANEL, Sample, Sampling};
 use plimsoll_memory::Buf;
 
-/// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position.
+/// Draws a token for each row. `keys`: [R, KEY_WORDS] u32.
 ///
 /// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN.
 pub(crate) fn sample(dev: &CpuDevice, args: Sample<'_>) {
     let Sample { x, w, keys, how, tile, tokens, out, .. } = args;
     let logits = args.tempered();
     let rows = tokens.len();
-    assert_eq!((x.len(), keys.len()), (rows * w.k, rows * 3), "{rows} rows of K = {}", w.k);
+    assert_eq!((x.len(), keys.len()), (rows * w.k, rows * KEY_WORDS), "{rows} rows of K = {}", w.k);
     by_dtype!(x, E => {
         let (x, w) = (dev.read::<E>(x), Panels::<E>::new(dev, w));
         let noise = *dev.noise.lock().expect("no thread panics with it");
@@ -55,9 +55,9 @@ struct Draws<'a> {
 impl Draws<'_> {
     /// Returns the row's uniform number in (0, 1), of 53 bits.
     fn uniform(&self, row: usize) -> f64 {
-        let key = &self.keys[row * 3..][..3];
-        let sample_id = u64::from(key[1]) << 32 | u64::from(key[0]);
-        let r = rng::philox(self.how.seed, Stream::Sampler, sample_id, u64::from(key[2]));
+        let key = &self.keys[row * KEY_WORDS..][..KEY_WORDS];
+        let both = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        let r = rng::philox(both(key[3], key[4]), Stream::Sampler, both(key[0], key[1]), u64::from(key[2]));
         let bits = (u64::from(r[1]) << 32 | u64::from(r[0])) >> 12;
         (bits as f64 + 0.5) / (1u64 << 52) as f64
     }

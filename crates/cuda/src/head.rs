@@ -9,8 +9,8 @@ use super::{Arg, CudaDevice, Launch, hopper, matmul};
 use crate::layouts::{GRADIENT_TILE, PART, PART_WORDS, ROWS_MAX, TILE, chunk_rows, row_words, width};
 use plimsoll_base::DType;
 use plimsoll_device::{
-    DivergenceBackward, HeadBackward, HeadOut, HeadSide, ListedBackward, Logits, Matrix, MatrixLayout,
-    Measure, NO_MASS, RowMasks,
+    DivergenceBackward, HeadBackward, HeadOut, HeadSide, KEY_WORDS, ListedBackward, Logits, Matrix,
+    MatrixLayout, Measure, NO_MASS, RowMasks,
 };
 use plimsoll_memory::Buf;
 
@@ -47,8 +47,8 @@ pub(super) enum Pick<'a> {
     Targets(Buf<'a>),
     /// The lowest token of the largest logit.
     Largest,
-    /// A token drawn by `keys` [R, 3] and a seed.
-    Draw(Buf<'a>, u64),
+    /// A token drawn by keys, [R, KEY_WORDS].
+    Draw(Buf<'a>),
 }
 
 #[derive(Clone, Copy)]
@@ -187,8 +187,8 @@ impl<'a> Head<'a> {
                 "parts_of_targets"
             }
             Pick::Largest => "parts_of_largest",
-            Pick::Draw(keys, seed) => {
-                args.extend([self.dev.arg(chunk.of(keys, 3)), Arg::U64(seed)]);
+            Pick::Draw(keys) => {
+                args.push(self.dev.arg(chunk.of(keys, KEY_WORDS)));
                 "parts_of_draws"
             }
         };
@@ -206,12 +206,12 @@ impl<'a> Head<'a> {
 
     /// Merges the parts' statistics and writes the picked tokens.
     pub(super) fn finish_tokens(&self, chunk: Chunk, pick: Pick<'_>, tokens: Buf<'_>) {
-        let (keys, seed, greedy) = match pick {
-            Pick::Draw(keys, seed) => (self.dev.arg(chunk.of(keys, 3)), seed, 0),
-            _ => (Arg::Ptr(0), 0, 1),
+        let (keys, greedy) = match pick {
+            Pick::Draw(keys) => (self.dev.arg(chunk.of(keys, KEY_WORDS)), 0),
+            _ => (Arg::Ptr(0), 1),
         };
         let mut args = self.merge_args(chunk);
-        args.extend([keys, Arg::U64(seed), Arg::U32(greedy), self.dev.arg(chunk.of(tokens, 1))]);
+        args.extend([keys, Arg::U32(greedy), self.dev.arg(chunk.of(tokens, 1))]);
         self.finish("rows_of_draws", chunk, args);
     }
 

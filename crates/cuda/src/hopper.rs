@@ -6,7 +6,7 @@ use super::launch::TensorMap;
 use super::{Arg, CudaDevice, Launch, count};
 use plimsoll_arch::TokenRun;
 use plimsoll_base::DType;
-use plimsoll_device::{HeadBackward, Logits, Matrix};
+use plimsoll_device::{HeadBackward, KEY_WORDS, Logits, Matrix};
 use plimsoll_memory::Buf;
 
 /// Rows and columns of a block's tile, and elements of K of a step, as in `head_hopper.cu`.
@@ -66,14 +66,13 @@ impl<'a> HeadProduct<'a> {
     /// Computes the statistics of each row's parts, [R, parts], for a chunk.
     pub(super) fn parts(&self, how: Logits<'_>, chunk: Chunk, pick: Pick<'_>, stats: Buf<'_>) {
         let none = Arg::Ptr(0);
-        let (kernel, targets, keys, seed) = match pick {
-            Pick::Targets(targets) => ("head_parts_of_targets", self.dev.arg(chunk.of(targets, 1)), none, 0),
-            Pick::Largest => ("head_parts_of_largest", none, none, 0),
-            Pick::Draw(keys, seed) => ("head_parts_of_draws", none, self.dev.arg(chunk.of(keys, 3)), seed),
+        let (kernel, targets, keys) = match pick {
+            Pick::Targets(targets) => ("head_parts_of_targets", self.dev.arg(chunk.of(targets, 1)), none),
+            Pick::Largest => ("head_parts_of_largest", none, none),
+            Pick::Draw(keys) => ("head_parts_of_draws", none, self.dev.arg(chunk.of(keys, KEY_WORDS))),
         };
         let [first, end] = suppressed(how);
-        let mut own =
-            vec![Arg::F32(how.factor), first, end, targets, keys, Arg::U64(seed), self.dev.arg(stats)];
+        let mut own = vec![Arg::F32(how.factor), first, end, targets, keys, self.dev.arg(stats)];
         if how.masks.is_some() || how.biases.is_some() {
             own.extend(row_args(self.dev, how, chunk.rows, self.vocab));
             return self.launch(of_rows_own(kernel), self.vocab, &own);

@@ -5,7 +5,7 @@ use super::queue::{Graph, Slot};
 use super::{Arg, CudaDevice, Launch};
 use cudarc::driver::{result, sys};
 use plimsoll_base::Result;
-use plimsoll_device::{Batch, Pipeline, SEGMENT_FIELDS, Slots};
+use plimsoll_device::{Batch, KEY_WORDS, Pipeline, SEGMENT_FIELDS, Slots};
 use plimsoll_memory::Buf;
 use std::sync::atomic::Ordering;
 
@@ -115,7 +115,7 @@ pub(crate) fn advance(
     keys: Buf<'_>,
 ) {
     let rows = ids.len();
-    assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * 3));
+    assert_eq!((batch.positions.len(), tokens.len(), keys.len()), (rows, rows, rows * KEY_WORDS));
     assert_eq!((batch.slots.len(), batch.segments.len()), (rows, rows * SEGMENT_FIELDS), "one row a segment");
     let [window_tables, window_slots] = match window {
         Some(Slots { slots, tables }) => {

@@ -8,14 +8,14 @@
 use super::head::{Head, Inputs, Pick, tiles};
 use super::{CudaDevice, Launch};
 use crate::layouts::TILE;
-use plimsoll_device::{Sample, Sampling};
+use plimsoll_device::{KEY_WORDS, Sample, Sampling};
 use plimsoll_memory::Buf;
 
 /// Ids that a block of `sampler.cu` takes at once: tiles hold a whole number of them.
 const STRIDE: usize = 4096;
 const _: () = assert!(TILE.is_multiple_of(STRIDE));
 
-/// Draws a token for each row. `keys`: [R, 3] u32: sample id (low, high) and position.
+/// Draws a token for each row. `keys`: [R, KEY_WORDS] u32.
 ///
 /// A row whose logits are not finite gets the token `u32::MAX` and the log-probability NaN. Panics on parameters
 /// without meaning: callers refuse them with the run file.
@@ -23,14 +23,14 @@ pub(crate) fn sample(dev: &CudaDevice, args: Sample<'_>) {
     let logits = args.tempered();
     let Sample { x, w, keys, how, tile, tokens, out, .. } = args;
     check(&how);
-    assert_eq!(keys.len(), tokens.len() * 3, "keys of {} rows", tokens.len());
+    assert_eq!(keys.len(), tokens.len() * KEY_WORDS, "keys of {} rows", tokens.len());
     super::noise::put_on(dev, x, tokens.len(), keys);
     let inputs = Inputs { x, w, rows: tokens.len(), logits };
     let head = Head::new(dev, inputs, tile, out, how.truncates());
     if how.truncates() {
         return truncated(&head, keys, how, tokens);
     }
-    let pick = if how.temperature > 0.0 { Pick::Draw(keys, how.seed) } else { Pick::Largest };
+    let pick = if how.temperature > 0.0 { Pick::Draw(keys) } else { Pick::Largest };
     for chunk in head.chunks() {
         head.fill_stats(chunk, pick);
         head.finish_tokens(chunk, pick, tokens);
@@ -51,10 +51,10 @@ fn truncated(head: &Head<'_>, keys: Buf<'_>, how: Sampling, tokens: Buf<'_>) {
         for (first, cols) in tiles(vocab, TILE) {
             head.compute(chunk, first, cols);
         }
-        let (logits, keys) = (head.logits(chunk, 0, TILE.min(vocab)), chunk.of(keys, 3));
-        let Sampling { seed, top_k, top_p, min_p, .. } = how;
+        let (logits, keys) = (head.logits(chunk, 0, TILE.min(vocab)), chunk.of(keys, KEY_WORDS));
+        let Sampling { top_k, top_p, min_p, .. } = how;
         let drawn = chunk.of(tokens, 1);
-        let args = args![dev, logits, vocab, TILE, head.how.factor, keys, seed, top_k, top_p, min_p, drawn];
+        let args = args![dev, logits, vocab, TILE, head.how.factor, keys, top_k, top_p, min_p, drawn];
         let launch = Launch { grid: [chunk.rows as u32, 1, 1], block: 1024, shared: 0 };
         dev.launch("sampler", "draw_truncated", launch, &args);
         head.fill_stats(chunk, Pick::Targets(tokens));

@@ -41,8 +41,16 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keeps tokens of at least `min_p` times the largest probability; 0 keeps all.
     pub min_p: f32,
-    /// Seed of the counter-based random numbers.
+    /// Seed of the counter-based random numbers; a row's key has it.
     pub seed: u64,
+}
+
+/// Words of a draw's key: the sample's id (low, high), the position, and the seed (low, high).
+pub const KEY_WORDS: usize = 5;
+
+/// Returns the key of the draw at a position of a sample.
+pub fn draw_key(seed: u64, sample_id: u64, position: usize) -> [u32; KEY_WORDS] {
+    [sample_id as u32, (sample_id >> 32) as u32, position as u32, seed as u32, (seed >> 32) as u32]
 }
 
 impl Sampling {

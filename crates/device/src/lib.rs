@@ -38,8 +38,8 @@ mod work;
 pub use args::{
     ADAPTER_BLOCKS_MAX, ADAPTER_SLOTS_MAX, ALL_KEYS, Activation, AdamW, AdamWBufs, AdaptBackward, Adapted,
     Adapter, AdapterBlock, AdapterSlots, AttentionBackward, Batch, GateHeadsBackward, HeadOut, Heads,
-    ListedBackward, ListedTokens, Logits, NO_MASS, Norm, NormGrads, QkNorm, QkNormBackward, RopeBackward,
-    Rotation, SLOT_ROWS, Sample, Sampling, Scores, SinkBackward, Slots, most_slots,
+    KEY_WORDS, ListedBackward, ListedTokens, Logits, NO_MASS, Norm, NormGrads, QkNorm, QkNormBackward,
+    RopeBackward, Rotation, SLOT_ROWS, Sample, Sampling, Scores, SinkBackward, Slots, draw_key, most_slots,
 };
 pub use backend::{Aside, Backend, Checked, HostBytes, Network, Pipeline, Trade, Transfer};
 pub use blocks::{BLOCK_PARTS_MAX, Blocks, Codes, block_elements};

@@ -15,7 +15,7 @@ use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, InPhase};
 use plimsoll_plan::{RoleName, RunShape, devices};
 use plimsoll_reward::{Rewards, Scored};
-use plimsoll_rollout::{Live, Request, RolloutStats, StopCondition};
+use plimsoll_rollout::{Live, Recorded, Request, RolloutStats, StopCondition};
 use plimsoll_serve::ImageTower;
 use plimsoll_train::{Packer, Sequence};
 
@@ -80,7 +80,12 @@ impl<'a> Runner<'a> {
 
     /// Runs every shape of sampling once, as `Sampler::rehearse`.
     pub fn rehearse(&mut self, samplings: &[Sampling]) -> Result<()> {
-        self.sampler.rehearse(&self.models[0], samplings)
+        self.sampler.rehearse(&self.models[0], samplings, Recorded::Whole)
+    }
+
+    /// Runs every shape of the live form once, as `Sampler::rehearse`.
+    pub fn rehearse_live(&mut self, samplings: &[Sampling]) -> Result<()> {
+        self.sampler.rehearse(&self.models[0], samplings, Recorded::Layers)
     }
 
     /// Calls `body` with the engine's live form, as `Sampler::live`.

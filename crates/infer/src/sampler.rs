@@ -16,7 +16,7 @@ use plimsoll_memory::{Arena, InPhase, Overlay, Resident};
 use plimsoll_model::{Activations, Decoder, Mode, SeenImages};
 use plimsoll_plan::RunShape;
 use plimsoll_rollout::{
-    DrawnEnds, Engine, Live, Model, Request, RolloutStats, Samples, SoFar, StopCondition,
+    DrawnEnds, Engine, Live, Model, Recorded, Request, RolloutStats, Samples, SoFar, StopCondition,
 };
 use plimsoll_serve::ImageTower;
 use std::sync::Arc;
@@ -77,7 +77,12 @@ impl<'a> Sampler<'a> {
 
     /// Runs every shape of sampling once, so that the device's libraries allocate what they need before the first
     /// request. Does nothing on a device whose operations allocate no memory.
-    pub fn rehearse(&mut self, of: &BoundModel<'a>, samplings: &[Sampling]) -> Result<()> {
+    pub fn rehearse(
+        &mut self,
+        of: &BoundModel<'a>,
+        samplings: &[Sampling],
+        recorded: Recorded,
+    ) -> Result<()> {
         if self.dev.card_memory().is_none() || self.shape.head != Head::Vocabulary {
             return Ok(());
         }
@@ -88,7 +93,7 @@ impl<'a> Sampler<'a> {
         }
         let sight = self.images.as_ref().map(|images| images.seen(&phase, mode));
         let decoder = &of.sampled(self.dev, &phase);
-        self.engine.rehearse(Model { dev: self.dev, decoder, acts, sight }, samplings)
+        self.engine.rehearse(Model { dev: self.dev, decoder, acts, sight }, samplings, recorded)
     }
 
     /// Ends responses at lengths of a distribution as well, for measuring.

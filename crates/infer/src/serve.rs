@@ -83,8 +83,8 @@ pub fn serve(verb: &VerbFile, serving: Serving<'_>) -> Result<()> {
     let mut runner = Runner::new(&*dev, &mut arena, &report.shape, sources, verb.seed)?;
     let usual = sampling(&verb.rollout, verb.seed);
     runner.load_slots(&adapters)?;
-    runner
-        .rehearse(&[Sampling { temperature: 0.0, ..usual }, Sampling { top_p: TRUNCATED as f32, ..usual }])?;
+    let ways = [Sampling { temperature: 0.0, ..usual }, Sampling { top_p: TRUNCATED as f32, ..usual }];
+    runner.rehearse_live(&ways)?;
     let texts = Texts {
         tokenizer: text.tokenizer,
         template: text.template,

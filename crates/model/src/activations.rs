@@ -20,7 +20,9 @@ use bufs::{Backward, HeadBufs, LayerBufs};
 pub use mode::{Mode, Recompute};
 use plimsoll_arch::{LayerSpec, ModelSpec, products};
 use plimsoll_base::{DType, Result};
-use plimsoll_device::{HEAD_TILE, HeadOut, INPUT_SLOTS, Layouts, ListedTokens, RowMasks, SEGMENT_FIELDS};
+use plimsoll_device::{
+    HEAD_TILE, HeadOut, INPUT_SLOTS, KEY_WORDS, Layouts, ListedTokens, RowMasks, SEGMENT_FIELDS,
+};
 use plimsoll_memory::{Buf, InPhase, Layout, Turn};
 use shape::{Life, PassShape, Regions, Rows};
 pub use shape::{PassLimits, Target};
@@ -153,7 +155,7 @@ fn add_head(to: &mut Regions<'_>) -> Result<()> {
     add_own(to)?;
     let mut add = |name: &str, shape: &[usize], dtype: DType| to.add(Life::Pass, name, shape, dtype);
     if let Mode::Rollout { .. } = mode {
-        add("sampler.keys", &[r, 3], DType::U32)?;
+        add("sampler.keys", &[r, KEY_WORDS], DType::U32)?;
         add("tokens", &[r], DType::U32)?;
     } else {
         add("targets", &[r], DType::U32)?;

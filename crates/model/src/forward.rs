@@ -6,7 +6,7 @@ use crate::layer::LayerPass;
 use crate::own_logits::DrawRun;
 use crate::parts;
 use crate::pass::Pass;
-use plimsoll_device::{Batch, Device, HeadOut, HeadSide, ListedTokens, Sample, Sampling, Slots};
+use plimsoll_device::{Batch, Device, HeadOut, HeadSide, KEY_WORDS, ListedTokens, Sample, Sampling, Slots};
 use plimsoll_memory::Buf;
 
 /// Runs the embedding and all layers; leaves the final residual stream in the activations.
@@ -169,10 +169,10 @@ pub fn values(dev: &dyn Device, critic: &Decoder<'_>, pass: &Pass<'_>) {
     }
 }
 
-/// Uploads the sampler's keys: [R, 3] sample id (low, high) and position.
+/// Uploads the sampler's keys, [R, KEY_WORDS].
 pub fn upload_keys(dev: &dyn Device, pass: &Pass<'_>, keys: &[u32]) {
     let (keys_buf, _) = pass.acts.sampler.expect("only the rollout samples");
-    assert_eq!(keys.len(), pass.head_rows * 3, "one key a head row");
+    assert_eq!(keys.len(), pass.head_rows * KEY_WORDS, "one key a head row");
     dev.write_u32(keys_buf, 0, keys);
 }
 
@@ -196,7 +196,8 @@ pub fn draw_runs<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, r
     for run @ &DrawRun { rows, how, .. } in runs {
         let of = |buf: Buf<'p>| buf.slice(first, rows);
         let out = HeadOut { logprobs: of(out.logprobs), lse: of(out.lse), entropy: of(out.entropy) };
-        let (x, keys) = (norm.slice(first * width, rows * width), keys.slice(first * 3, rows * 3));
+        let (x, keys) =
+            (norm.slice(first * width, rows * width), keys.slice(first * KEY_WORDS, rows * KEY_WORDS));
         let logits = pass.logits_of_run(decoder, first, run);
         dev.sample(Sample { x, w, keys, how, logits, tile, tokens: of(tokens), out });
         first += rows;
@@ -208,7 +209,7 @@ pub fn draw_runs<'p>(dev: &dyn Device, decoder: &Decoder<'_>, pass: &Pass<'p>, r
 /// Makes the rows of the next pass on the device, after `draw` in a pass of one row per sequence.
 pub fn advance(dev: &dyn Device, pass: &Pass<'_>) {
     let (keys, tokens) = pass.acts.sampler.expect("only the rollout samples");
-    let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * 3));
+    let (tokens, keys) = (tokens.slice(0, pass.head_rows), keys.slice(0, pass.head_rows * KEY_WORDS));
     let window = pass.window.map(|Place { batch: Batch { slots, tables, .. }, .. }| Slots { slots, tables });
     dev.advance(pass.batch, window, pass.ids, tokens, keys);
     pass.images.inspect(|images| images.advance(dev));

@@ -2,17 +2,26 @@
 //! the device, and the host looks at each pass's tokens while the next one runs.
 //!
 //! Blocks for all passes of a run are allocated before it; a sequence that has ended keeps its row until the run ends
-//! and writes into its own blocks and the spare one. Rows are padded to a bucket with copies of the first one, which
+//! and writes into its own blocks and the spare one. Rows are padded to a bucket with copies of the last one, which
 //! write the same bits to the same places; if rows have states, with a spare sequence that has none.
 
 use crate::Samples;
 use crate::engine::{Engine, Model, Request, RolloutStats, StopCondition, push_key};
 use crate::limits::{PASSES_MAX, bucket};
 use plimsoll_base::Result;
-use plimsoll_device::{ATTENTION_CHUNK, NO_PARENT, Pipeline, Sampling};
+use plimsoll_device::{ATTENTION_CHUNK, Device, KEY_WORDS, NO_PARENT, Pipeline, Sampling};
 use plimsoll_model::{
     DrawRun, Pass, advance, draw, layers, list_rows, name_rows, rehearsal_sizes, score_rows, upload_keys,
 };
+
+/// What is recorded of a decode pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// All of it: requests whose responses are drawn alike.
+    Whole,
+    /// Its layers: requests that come and go.
+    Layers,
+}
 
 /// Inputs and outputs of a run of passes.
 pub(crate) struct Run<'r, 'a, 'p> {
@@ -31,7 +40,7 @@ impl Engine {
         stats: &mut RolloutStats,
     ) -> Result<bool> {
         let new_tokens = run.request.max_new_tokens;
-        let passes = self.schedule.next_run(out, new_tokens, PASSES_MAX, &mut self.index);
+        let passes = self.schedule.next_run(out, |_| new_tokens, PASSES_MAX, |_| (), &mut self.index);
         if passes == 0 {
             return Ok(false);
         }
@@ -39,7 +48,8 @@ impl Engine {
         let rows = self.index.ids.len();
         self.ended.clear();
         self.ended.resize(live, false);
-        let pass = self.begin_run(run, out);
+        let key_of = |s| (run.request.sampling.seed, run.request.sample_id(s));
+        let pass = self.begin_run(run.model, key_of, out);
         let (mut left, mut done) = (live, 0);
         for step in 0..passes {
             let tokens = self.put_pass(run, &pass, rows);
@@ -63,7 +73,12 @@ impl Engine {
     /// allocates for them before the first request. Does nothing on a device without a pipeline.
     ///
     /// Errors: those of the device.
-    pub fn rehearse(&mut self, model: Model<'_, '_, '_>, samplings: &[Sampling]) -> Result<()> {
+    pub fn rehearse(
+        &mut self,
+        model: Model<'_, '_, '_>,
+        samplings: &[Sampling],
+        recorded: Recorded,
+    ) -> Result<()> {
         let Model { dev, decoder, .. } = model;
         let Some(pipeline) = dev.pipeline() else { return Ok(()) };
         let limits = self.limits.pass();
@@ -82,7 +97,7 @@ impl Engine {
                 let heads = rows.min(limits.head_rows);
                 self.index.rehearse(&limits, rows, self.limits.keys(), heads);
                 self.keys.clear();
-                self.keys.resize(heads * 3, 0);
+                self.keys.resize(heads * KEY_WORDS, 0);
                 let pass = self.upload_placed(model);
                 layers(dev, decoder, &pass);
                 upload_keys(dev, &pass, &self.keys);
@@ -93,8 +108,10 @@ impl Engine {
                     name_rows(dev, decoder, &pass, &vec![0; self.limits.listed]);
                 }
             }
-            for (rows, keys_max) in self.limits.recorded_sizes() {
-                self.rehearse_run(&run, rows, keys_max);
+            if recorded == Recorded::Whole || sampling == samplings[0] {
+                for (rows, keys_max) in self.limits.recorded_sizes() {
+                    self.rehearse_run(&run, recorded, rows, keys_max);
+                }
             }
             dev.sync();
             dev.check()?;
@@ -103,7 +120,7 @@ impl Engine {
     }
 
     /// Runs a pass, records it, and replays it.
-    fn rehearse_run(&mut self, run: &Run<'_, '_, '_>, rows: usize, keys_max: usize) {
+    fn rehearse_run(&mut self, run: &Run<'_, '_, '_>, recorded: Recorded, rows: usize, keys_max: usize) {
         let (stride, limits) = (self.limits.table_stride(), self.limits.pass());
         self.index.clear();
         for row in 0..rows {
@@ -115,11 +132,18 @@ impl Engine {
         }
         self.index.keys_max = keys_max;
         self.keys.clear();
-        self.keys.resize(rows * 3, 0);
+        self.keys.resize(rows * KEY_WORDS, 0);
         let pass = self.upload_placed(run.model);
         upload_keys(run.model.dev, &pass, &self.keys);
+        let key = graph_key(rows, keys_max, None);
         for _ in 0..3 {
-            self.put_pass(run, &pass, rows);
+            match recorded {
+                Recorded::Whole => _ = self.put_pass(run, &pass, rows),
+                Recorded::Layers => {
+                    run.pipeline.replay(key, &mut || layers(run.model.dev, run.model.decoder, &pass));
+                    draw(run.model.dev, run.model.decoder, &pass, run.request.sampling);
+                }
+            }
         }
     }
 
@@ -132,22 +156,27 @@ impl Engine {
     }
 
     /// Uploads the first pass's rows and keys.
-    fn begin_run<'p>(&mut self, run: &Run<'_, '_, 'p>, out: &Samples) -> Pass<'p> {
+    pub(crate) fn begin_run<'p>(
+        &mut self,
+        model: Model<'_, '_, 'p>,
+        key_of: impl Fn(usize) -> (u64, u64),
+        out: &Samples,
+    ) -> Pass<'p> {
         self.keys.clear();
         let samples = &self.schedule.head_samples;
         for row in 0..self.index.head_rows.len() {
-            let s = *samples.get(row).unwrap_or(&samples[0]);
-            push_key(&mut self.keys, run.request.sample_id(s), out.ids(s).len());
+            let s = samples[row.min(samples.len() - 1)];
+            push_key(&mut self.keys, key_of(s), out.ids(s).len());
         }
-        let pass = self.upload(run.model);
-        upload_keys(run.model.dev, &pass, &self.keys);
+        let pass = self.upload(model);
+        upload_keys(model.dev, &pass, &self.keys);
         pass
     }
 
     /// Issues one pass: layers, sampling, and the step to the next position.
     fn put_pass<'p>(&self, run: &Run<'_, '_, 'p>, pass: &Pass<'p>, rows: usize) -> plimsoll_memory::Buf<'p> {
         let how = run.request.sampling;
-        let key = graph_key(rows, self.index.keys_max, how);
+        let key = graph_key(rows, self.index.keys_max, Some(how));
         run.pipeline.replay(key, &mut || {
             layers(run.model.dev, run.model.decoder, pass);
             draw(run.model.dev, run.model.decoder, pass, how);
@@ -164,14 +193,7 @@ impl Engine {
         stop: &mut dyn StopCondition,
         out: &mut Samples,
     ) -> Result<usize> {
-        let rows = self.index.head_rows.len();
-        run.pipeline.fetched(slot, &mut |words| {
-            for row in 0..rows {
-                self.tokens[row] = words[row];
-                self.logprobs[row] = f32::from_bits(words[rows + row]);
-            }
-        });
-        run.model.dev.check()?;
+        self.take_fetched(run.model.dev, run.pipeline, slot)?;
         let mut ended = 0;
         for row in 0..self.ended.len() {
             if !self.ended[row] {
@@ -182,21 +204,40 @@ impl Engine {
         Ok(ended)
     }
 
+    /// Waits for a pass's tokens and log-probabilities.
+    ///
+    /// Errors: those of the device.
+    pub(crate) fn take_fetched(
+        &mut self,
+        dev: &dyn Device,
+        pipeline: &dyn Pipeline,
+        slot: usize,
+    ) -> Result<()> {
+        let rows = self.index.head_rows.len();
+        pipeline.fetched(slot, &mut |words| {
+            for row in 0..rows {
+                self.tokens[row] = words[row];
+                self.logprobs[row] = f32::from_bits(words[rows + row]);
+            }
+        });
+        dev.check()
+    }
+
     /// True if the remaining rows would fit a clearly smaller bucket, or make room for a waiting sequence.
-    fn should_leave(&self, left: usize, live: usize, rows: usize) -> bool {
+    pub(crate) fn should_leave(&self, left: usize, live: usize, rows: usize) -> bool {
         left == 0 || (left < live && self.schedule.someone_waits()) || bucket(left) * 4 <= rows * 3
     }
 }
 
-/// Returns a hash of everything that a decode pass's launches depend on.
-fn graph_key(rows: usize, keys_max: usize, how: Sampling) -> u64 {
-    let words = [
-        rows as u64,
-        keys_max.div_ceil(ATTENTION_CHUNK) as u64,
-        u64::from(how.temperature.to_bits()) << 32 | u64::from(how.top_k),
-        u64::from(how.top_p.to_bits()) << 32 | u64::from(how.min_p.to_bits()),
-        how.seed,
-    ];
+/// Returns a hash of everything that a decode pass's launches depend on; without `how`, those of its layers.
+pub(crate) fn graph_key(rows: usize, keys_max: usize, how: Option<Sampling>) -> u64 {
+    let drawn = how.map_or([u64::MAX; 2], |how| {
+        [
+            u64::from(how.temperature.to_bits()) << 32 | u64::from(how.top_k),
+            u64::from(how.top_p.to_bits()) << 32 | u64::from(how.min_p.to_bits()),
+        ]
+    });
+    let words = [rows as u64, keys_max.div_ceil(ATTENTION_CHUNK) as u64, drawn[0], drawn[1]];
     // FNV-1a over words: a run has a handful of keys.
     words.iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3))
 }

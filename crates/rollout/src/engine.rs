@@ -7,7 +7,7 @@ use crate::pass_masks::PassMasks;
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result, slugs};
-use plimsoll_device::{Device, Sampling};
+use plimsoll_device::{Device, KEY_WORDS, Sampling, draw_key};
 use plimsoll_model::{
     Activations, Decoder, DrawRun, ImageIndex, NO_SLOT, Pass, PassIndex, SeenImages, TextImage, TextPlaces,
     draw_runs, layers, list_rows, name_rows, score_rows, upload_keys,
@@ -184,7 +184,7 @@ impl Engine {
             limits,
             schedule: Schedule::new(limits, on_full),
             index: PassIndex::with_capacity(&limits.pass()),
-            keys: Vec::with_capacity(rows * 3),
+            keys: Vec::with_capacity(rows * KEY_WORDS),
             tokens: vec![0; rows],
             logprobs: vec![0.0; rows],
             listed: (vec![0; rows * limits.listed], vec![0.0; rows * limits.listed]),
@@ -215,12 +215,11 @@ impl Engine {
     pub fn take_adapters(&mut self) {
         self.index.adapters.reserve_exact(self.limits.pass().rows);
         self.schedule.adapters = vec![NO_SLOT; self.limits.samples];
-        self.schedule.by_adapter = Vec::with_capacity(self.limits.sequences + 1);
     }
 
     /// Returns the heap bytes that `take_adapters` adds.
     pub fn adapter_bytes(limits: &EngineLimits) -> u64 {
-        (4 * (limits.pass().rows + limits.samples) + 8 * (limits.sequences + 1)) as u64
+        (4 * (limits.pass().rows + limits.samples)) as u64
     }
 
     /// Returns the heap bytes that masks over a vocabulary add.
@@ -255,7 +254,7 @@ impl Engine {
         let answer = 8 * limits.new_tokens as u64; // A vector that grows by doubling.
         Schedule::bytes(limits)
             + PassIndex::bytes(&limits.pass())
-            + (21 + 12 * limits.listed as u64) * limits.pass().head_rows as u64
+            + (29 + 12 * limits.listed as u64) * limits.pass().head_rows as u64
             + answer
     }
 
@@ -345,7 +344,9 @@ impl Engine {
             let rows = self.index.head_rows.len();
             let runs = [DrawRun { masks: has_masks, ..DrawRun::plain(rows, request.sampling) }];
             let heads = HeadRuns { runs: &runs, ..HeadRuns::default() };
-            self.pass(model, &heads, |s| request.sample_id(s), (out, stop), &mut stats)?;
+            let key = |s| (request.sampling.seed, request.sample_id(s));
+            let compute = |model: Model<'_, '_, '_>, pass: &Pass<'_>| layers(model.dev, model.decoder, pass);
+            self.pass(model, &heads, key, (out, stop), &mut stats, compute)?;
             for row in 0..self.index.head_rows.len() {
                 self.take_token(row, request, stop, out)?;
             }
@@ -354,30 +355,32 @@ impl Engine {
         Ok(stats)
     }
 
-    /// Runs the model over the scheduled rows. A sample draws with the random numbers of `id_of`, by the masks and
-    /// biases of `masker`. Tokens and log-probabilities are copied to the host.
+    /// Runs the model over the scheduled rows, its layers by `compute`. A sample draws with the random numbers of the
+    /// seed and the id that `key_of` returns, by the masks and biases of `masker`. Tokens and log-probabilities are
+    /// copied to the host.
     ///
     /// Errors: those of the device and of `masker`.
     pub(crate) fn pass(
         &mut self,
         model: Model<'_, '_, '_>,
         heads: &HeadRuns<'_>,
-        id_of: impl Fn(usize) -> u64,
+        key_of: impl Fn(usize) -> (u64, u64),
         (out, masker): (&Samples, &mut dyn StopCondition),
         stats: &mut RolloutStats,
+        compute: impl FnOnce(Model<'_, '_, '_>, &Pass<'_>),
     ) -> Result<()> {
         let (dev, decoder) = (model.dev, model.decoder);
         if self.limits.own.masks {
             self.masks.begin(self.limits.pass().head_rows, decoder.spec.vocab);
         }
         let pass = self.upload(model);
-        layers(dev, decoder, &pass);
+        compute(model, &pass);
         self.keys.clear();
         for &s in &self.schedule.head_samples {
-            push_key(&mut self.keys, id_of(s), out.ids(s).len());
+            push_key(&mut self.keys, key_of(s), out.ids(s).len());
         }
         let r = self.index.head_rows.len();
-        self.keys.resize(3 * r, 0);
+        self.keys.resize(KEY_WORDS * r, 0);
         upload_keys(dev, &pass, &self.keys);
         self.put_own(model, &pass, heads.runs, (out, masker))?;
         let tokens = draw_runs(dev, decoder, &pass, heads.runs);
@@ -573,9 +576,9 @@ impl Engine {
     }
 }
 
-/// Adds the key of a sample's draw at a position: its number (low, high) and the position.
-pub(crate) fn push_key(keys: &mut Vec<u32>, id: u64, position: usize) {
-    keys.extend_from_slice(&[id as u32, (id >> 32) as u32, position as u32]);
+/// Adds the key of a sample's draw at a position.
+pub(crate) fn push_key(keys: &mut Vec<u32>, (seed, id): (u64, u64), position: usize) {
+    keys.extend_from_slice(&draw_key(seed, id, position));
 }
 
 fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {

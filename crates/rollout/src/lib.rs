@@ -16,6 +16,7 @@ mod pass_masks;
 mod samples;
 mod schedule;
 
+pub use ahead::Recorded;
 pub use ask::{Ask, AskImage, BIASES_MAX, ENDS_MAX, NamedTokens, PrefixScope};
 pub use ends::DrawnEnds;
 pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, SoFar, StopCondition};

@@ -4,15 +4,17 @@
 //! Rows with the same sampling go through the sampler together: a pass has one draw per distinct sampling, and others
 //! for responses with masks or biases, which change no bit of those without.
 
+mod ahead;
+
 use crate::ask::{Ask, AskImage, ENDS_MAX, NamedTokens};
-use crate::engine::{Engine, HeadRuns, Model, RolloutStats, StopCondition};
+use crate::engine::{Engine, Model, RolloutStats, StopCondition};
 use crate::limits::EngineLimits;
 use crate::samples::{Finish, Samples};
 use crate::schedule::slots::Opening;
 use crate::schedule::{Next, Schedule};
 use plimsoll_base::{Error, Result};
 use plimsoll_device::Sampling;
-use plimsoll_model::{DrawRun, NO_SLOT, TextImage};
+use plimsoll_model::{DrawRun, NO_SLOT, TextImage, layers};
 use std::sync::Arc;
 
 /// Tokens of a row, most likely first, of equals the lower id first, and their log-probabilities.
@@ -39,6 +41,11 @@ pub trait Listener {
 
     /// Called before the first token of the response in `slot`, with the tokens of its prompt whose keys were there.
     fn begun(&mut self, _slot: usize, _cached_tokens: usize) {}
+
+    /// True if something waits until no pass runs, as a request does: passes then do not run ahead of it.
+    fn waits(&self) -> bool {
+        false
+    }
 
     /// Writes which tokens the response in `slot` may have next: a bit a token, V / 32 words. Called once a pass for a
     /// response with masks, after the pass's layers were begun. An error ends this response and no other. Without it
@@ -89,8 +96,13 @@ struct Slot {
 
 impl Slot {
     /// Returns what decides whether two responses are drawn in one run.
-    fn alike(&self) -> (bool, bool, [u64; 3]) {
+    fn alike(&self) -> (bool, bool, [u64; 2]) {
         (self.masked, !self.biases.is_empty(), bits(&self.sampling))
+    }
+
+    /// True if the host has no part in how the response is drawn.
+    fn has_nothing_of_its_own(&self) -> bool {
+        !self.masked && self.biases.is_empty() && !self.lists
     }
 
     /// Returns a run of this response alone.
@@ -285,23 +297,20 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         self.engine.schedule.close(slot);
     }
 
-    /// Runs one pass and reports its tokens. False if there is nothing to run.
+    /// Runs one pass, or some of decoding until the listener waits, and reports their tokens. False if there is nothing
+    /// to run.
     ///
     /// Errors: those of the device.
     pub fn step(&mut self, listener: &mut dyn Listener) -> Result<bool> {
+        if self.run_ahead(listener)? {
+            return Ok(true);
+        }
         let Live { engine, out, prompts, .. } = self;
         if engine.schedule.next_pass(|g| &prompts[g], out, &mut engine.index) != Next::Pass {
             return Ok(false);
         }
         self.order_heads();
-        let Live { model, engine, out, slots, runs, given, named_ids, listed, stats, unmasked, .. } = self;
-        let heads = HeadRuns { runs, given, named: named_ids, listed };
-        let mut masker = Masker { listener, slots, unmasked };
-        engine.pass(*model, &heads, |s| slots[s].sample_id, (out, &mut masker), stats)?;
-        self.report_scored(listener);
-        for row in 0..self.heads.len() {
-            self.take(row, listener);
-        }
+        self.pass(listener, |model, pass| layers(model.dev, model.decoder, pass))?;
         Ok(true)
     }
 
@@ -394,12 +403,14 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
         }
     }
 
-    fn take(&mut self, row: usize, listener: &mut dyn Listener) {
+    /// Takes the token drawn in a head row. True if its response has ended.
+    fn take(&mut self, row: usize, listener: &mut dyn Listener) -> bool {
         let s = self.heads[row].1;
         if let Some(at) = self.unmasked.iter().position(|(slot, _)| *slot == s) {
             let (_, error) = self.unmasked.swap_remove(at);
             self.engine.schedule.close(s);
-            return listener.ended(s, Err(error));
+            listener.ended(s, Err(error));
+            return true;
         }
         let Live { engine, out, slots, .. } = self;
         let how = match engine.take_drawn(row, out) {
@@ -413,12 +424,14 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
                 }
                 let (stops, ends) =
                     (listener.drawn(s, token, logprob), (&*slots[s].ends, slots[s].max_new_tokens));
-                let Some(finish) = engine.finish(s, token, ends, out, |_| stops) else { return };
+                let Some(finish) = engine.finish(s, token, ends, out, |_| stops) else { return false };
                 Ok(finish)
             }
         };
+        engine.schedule.keep_up(s, out.ids(s));
         engine.schedule.close(s);
         listener.ended(s, how);
+        true
     }
 }
 
@@ -433,8 +446,8 @@ fn list_row(runs: &mut Vec<(usize, DrawRun)>, row: usize, of: DrawRun) {
     }
 }
 
-/// Returns the fields that decide whether two samplings are alike.
-fn bits(how: &Sampling) -> [u64; 3] {
+/// Returns the fields that decide whether two samplings are alike; a seed is of a row.
+fn bits(how: &Sampling) -> [u64; 2] {
     let pair = |a: f32, b: f32| u64::from(a.to_bits()) << 32 | u64::from(b.to_bits());
-    [pair(how.temperature, how.top_p), u64::from(how.top_k) << 32 | u64::from(how.min_p.to_bits()), how.seed]
+    [pair(how.temperature, how.top_p), u64::from(how.top_k) << 32 | u64::from(how.min_p.to_bits())]
 }

@@ -127,8 +127,8 @@ pub(crate) struct Schedule {
     pub(crate) own_places: Vec<Option<TextPlaces>>,
     /// The slot of each group's adapter, if rows choose among several; else empty.
     pub(crate) adapters: Vec<u32>,
-    /// Sequences that only decode, those of one adapter together; with room for all if rows choose adapters.
-    pub(crate) by_adapter: Vec<usize>,
+    /// Running sequences in the order of their rows.
+    order: Vec<usize>,
     /// The blocks that prompts share, if some are kept for that.
     prefixes: Option<Prefixes>,
 }
@@ -164,7 +164,7 @@ impl Schedule {
             places: Vec::new(),
             own_places: Vec::new(),
             adapters: Vec::new(),
-            by_adapter: Vec::new(),
+            order: Vec::with_capacity(limits.sequences + 1),
             prefixes: None,
         }
     }
@@ -174,7 +174,7 @@ impl Schedule {
         let [per_prompt, own] = held_most(limits).map(|most| 4 * limits.blocks(most));
         let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + LINE_AND_UNITS;
         let units: usize = limits.caches.each().map(|cache| limits.caches.units(cache.index())).sum();
-        (limits.samples * each + units * 4 + limits.sequences * 16) as u64
+        (limits.samples * each + units * 4 + limits.sequences * 24 + 8) as u64
     }
 
     /// Starts a request; every block is free again, and none is kept for a later prompt.
@@ -249,21 +249,24 @@ impl Schedule {
     /// Adds the rows of all sequences that only decode, one each. They come first, so that a pass has them whatever
     /// prompts it has room for; there are fewer of them than rows.
     fn push_decoding(&mut self, samples: &Samples, index: &mut PassIndex) {
-        // Rows of one adapter follow each other: tiles of few adapters are fast.
-        let by_adapter = !self.adapters.is_empty();
-        if by_adapter {
-            self.by_adapter.clear();
-            self.by_adapter.extend(&self.running);
-            let (sequences, adapters) = (&self.sequences, &self.adapters);
-            self.by_adapter.sort_by_key(|s| adapters[sequences[*s].group]);
-        }
-        for at in 0..self.running.len() {
-            let s = if by_adapter { self.by_adapter[at] } else { self.running[at] };
+        self.put_in_order(|_| ());
+        for at in 0..self.order.len() {
+            let s = self.order[at];
             let has_prompt = self.group_of(s).computed == self.group_of(s).prompt_tokens;
             if has_prompt && !samples.ids(s).is_empty() && self.rows_missing(s, samples) == 1 {
                 self.push_sequence(s, samples.ids(s), index);
             }
         }
+    }
+
+    /// Puts the running sequences in the order of their rows: by `key`, then those of one adapter together, since tiles
+    /// of few adapters are fast, then as they came.
+    fn put_in_order<K: Ord>(&mut self, key: impl Fn(usize) -> K) {
+        let Schedule { order, running, sequences, adapters, .. } = self;
+        order.clear();
+        order.extend(&*running);
+        let of = |s: usize| (adapters.get(sequences[s].group), sequences[s].ticket);
+        order.sort_unstable_by_key(|&s| (key(s), of(s)));
     }
 
     /// Returns the rows of a running sequence that are still to be computed: of its prompt, if some are missing there.

@@ -96,7 +96,12 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
     pub fn new(mut live: Live<'e, 'a, 'p>, state: &'h ServerState) -> Driver<'h, 'e, 'a, 'p> {
         live.keep_prefixes();
         let slots = live.limits().samples;
-        let streams = ResponseStreams { of_slot: (0..slots).map(|_| None).collect(), state, lanes: None };
+        let streams = ResponseStreams {
+            of_slot: (0..slots).map(|_| None).collect(),
+            state,
+            lanes: None,
+            wanted: Wanted::default(),
+        };
         let queue = VecDeque::with_capacity(state.limits.responses());
         Driver { live, streams, queue, seeing: None, state }
     }
@@ -106,6 +111,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
     ///
     /// Errors: those of the device.
     pub fn turn(&mut self, inbox: &Receiver<QueuedRequest>) -> Result<bool> {
+        self.streams.wanted = Wanted { sent: self.state.sent.load(Ordering::Relaxed), ..Wanted::default() };
         self.take_all(inbox);
         self.drop_left();
         let saw = match &mut self.seeing {
@@ -113,6 +119,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
             None => false,
         };
         self.admit();
+        self.streams.wanted.queued = !self.queue.is_empty();
         Ok(self.pass()? || saw)
     }
 
@@ -162,6 +169,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
             match request.admission() {
                 Admission::Now => {}
                 Admission::Later => {
+                    self.streams.wanted.soon = true;
                     at += 1;
                     continue;
                 }
@@ -181,6 +189,7 @@ impl<'h, 'e, 'a, 'p> Driver<'h, 'e, 'a, 'p> {
                 }
             }
             if request.prompt.images.as_ref().is_some_and(QueuedImages::waits) {
+                self.streams.wanted.soon = true;
                 at += 1;
                 continue;
             }
@@ -254,6 +263,20 @@ struct ResponseStreams<'h> {
     state: &'h ServerState,
     /// The threads of masks, once a response needs one, or why there are none.
     lanes: Option<Result<MaskLanes>>,
+    wanted: Wanted,
+}
+
+/// What would be done if no pass ran.
+#[derive(Default)]
+struct Wanted {
+    /// Requests that were sent before the last look at them.
+    sent: u64,
+    /// True if requests wait for a slot.
+    queued: bool,
+    /// True if one of them waits for something else.
+    soon: bool,
+    /// True if a slot became free since.
+    freed: bool,
 }
 
 impl ResponseStreams<'_> {
@@ -275,6 +298,11 @@ impl ResponseStreams<'_> {
 }
 
 impl Listener for ResponseStreams<'_> {
+    fn waits(&self) -> bool {
+        let Wanted { sent, queued, soon, freed } = self.wanted;
+        soon || (queued && freed) || self.state.sent.load(Ordering::Relaxed) != sent
+    }
+
     fn begun(&mut self, slot: usize, cached_tokens: usize) {
         let stream = self.of_slot[slot].as_ref().expect("a slot that begins has a stream");
         if stream.is_first && cached_tokens > 0 {
@@ -320,6 +348,7 @@ impl Listener for ResponseStreams<'_> {
     }
 
     fn ended(&mut self, slot: usize, how: Result<Finish>) {
+        self.wanted.freed = true;
         let mut stream = self.of_slot[slot].take().expect("a slot ends once");
         let metrics = &self.state.metrics;
         if how.is_ok() {

@@ -156,6 +156,8 @@ pub struct ServerState {
     /// Permits of listed tokens under way.
     lists: Arc<Semaphore>,
     inbox: Sender<QueuedRequest>,
+    /// Requests that were sent to the engine since the start.
+    pub sent: AtomicU64,
     stopping: AtomicBool,
     abandoned: AtomicBool,
     requests: AtomicU64,
@@ -192,6 +194,7 @@ impl ServerState {
             inbox,
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             answers: AtomicU64::new(0),
         }
@@ -308,6 +311,7 @@ impl ServerState {
             let (params, outbox, first) = (params.clone(), outbox.clone(), index * choices);
             let request = QueuedRequest { prompt, params, outbox, first, arrived };
             self.inbox.send(request).map_err(|_| stopping())?;
+            self.sent.fetch_add(1, Ordering::Relaxed);
         }
         self.metrics.requests.add(1);
         Ok(RequestOutput { outbox, _permits: [Some(permit), lists] })

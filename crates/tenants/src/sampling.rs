@@ -8,7 +8,8 @@ use plimsoll_rollout::{Ask, Finish, LISTED, Likeliest, Listener, Live, NamedToke
 use plimsoll_serve::Texts;
 use plimsoll_text::{StopMatcher, StreamDecoder};
 use plimsoll_tinker::{
-    Job, JobAnswer, Ranked, SampleAnswer, SampleEnd, SampleJob, SampledTokens, StopRule, TakenJob,
+    Job, JobAnswer, Lane, Ranked, SampleAnswer, SampleEnd, SampleJob, SampledTokens, StopRule, TakenJob,
+    Tinker,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,12 +53,16 @@ pub struct Requests {
     responses: Vec<Option<Response>>,
     texts: Texts,
     passes: u64,
+    tinker: Arc<Tinker>,
+    /// True if a response has ended since the last pass.
+    freed: bool,
 }
 
 impl Requests {
-    pub fn new(slots: usize, texts: Texts) -> Requests {
+    pub fn new(slots: usize, texts: Texts, tinker: Arc<Tinker>) -> Requests {
         let responses = (0..slots).map(|_| None).collect();
-        Requests { drawings: Vec::new(), waiting: VecDeque::new(), responses, texts, passes: 0 }
+        let (drawings, waiting) = (Vec::new(), VecDeque::new());
+        Requests { drawings, waiting, responses, texts, passes: 0, tinker, freed: false }
     }
 
     /// True if no more requests should be taken: some wait for a place.
@@ -134,6 +139,7 @@ impl Requests {
         if self.passes.is_multiple_of(LOOKS) {
             self.drop_left(live, snapshots);
         }
+        self.freed = false;
         let ran = live.step(self)?;
         for index in 0..self.drawings.len() {
             self.end_if_all(index, snapshots);
@@ -302,6 +308,10 @@ fn push(to: &mut Ranked, likeliest: Likeliest<'_>) {
 }
 
 impl Listener for Requests {
+    fn waits(&self) -> bool {
+        if self.is_full() { self.freed } else { self.tinker.waiting(Lane::Sampling) > 0 }
+    }
+
     fn scored(&mut self, slot: usize, _: u32, logprob: f32, likeliest: Likeliest<'_>) {
         let Some((drawing, _)) = self.of(slot) else { return };
         let SampleAnswer { prompt_logprobs, ranked_prompt, .. } = &mut drawing.answer;
@@ -356,6 +366,7 @@ impl Listener for Requests {
     }
 
     fn ended(&mut self, slot: usize, how: Result<Finish>) {
+        self.freed = true;
         let Some(response) = self.responses[slot].take() else { return };
         let Some(drawing) = &mut self.drawings[response.drawing] else { return };
         drawing.ended += 1;

@@ -86,7 +86,7 @@ pub fn serve_tenants(verb: &VerbFile, serving: TenantServing<'_>) -> Result<()> 
     let listener = (serving.listen)()?;
     let (dev, mut arena) = open(&report.shape, devices::options(&run_spec))?;
     let mut runner = Runner::new(&*dev, &mut arena, &report.shape, Sources::one(&model), verb.seed)?;
-    runner.rehearse(&[sampling(&verb.rollout, verb.seed)])?;
+    runner.rehearse_live(&[sampling(&verb.rollout, verb.seed)])?;
     let texts = Texts {
         tokenizer: text.tokenizer,
         template: text.template,
@@ -141,7 +141,7 @@ impl Work<'_> {
                 TrainingPasses { dev, phase, shape: &bound.shape, table: slots.table, packer: &mut packer };
             let mut training = TrainingWork { slots, passes, base: model };
             let snapshots = Snapshots::bind((dev, bound), (model, stores), staging);
-            let requests = Requests::new(live.limits().samples, texts);
+            let requests = Requests::new(live.limits().samples, texts, tinker.clone());
             let mut sampling = SamplingWork { live, requests, snapshots, tinker };
             run(&mut training, &mut sampling, stop)
         })

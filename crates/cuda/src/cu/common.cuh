@@ -16,6 +16,8 @@ typedef unsigned long long u64;
 /// Fields of a segment record: first row, rows, first position, offset into the tables, parent's first row.
 #define SEGMENT_FIELDS 5
 #define NO_PARENT 0xffffffffu
+/// Words of a draw's key: the sample's id (low, high), the position, and the seed (low, high).
+#define KEY_WORDS 5
 #define WARP 32
 #define ALL_LANES 0xffffffffu
 

@@ -17,5 +17,5 @@ extern "C" __global__ void advance(const u32* tokens, const u32* tables, u32* id
     segment[2] = position;
     slots[i] = tables[entry] * KV_BLOCK + position % KV_BLOCK;
     if (window_slots) window_slots[i] = window_tables[entry] * KV_BLOCK + position % KV_BLOCK;
-    keys[3 * i + 2] += 1;
+    keys[KEY_WORDS * i + 2] += 1;
 }

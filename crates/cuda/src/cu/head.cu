@@ -249,7 +249,7 @@ parts_of_largest(const float* __restrict__ tile, u32 cols, u32 first, u32 parts,
 /// Statistics of parts, each with a token drawn by its mass; arguments of `parts_of_targets`.
 extern "C" __global__ void __launch_bounds__(PART_THREADS)
 parts_of_draws(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, float inv_t, const u32* __restrict__ keys,
-               u64 seed, PartStats* stats) {
+               PartStats* stats) {
     begin();
     __shared__ PartSums sums;
     __shared__ double uniform;
@@ -257,7 +257,7 @@ parts_of_draws(const float* __restrict__ tile, u32 cols, u32 first, u32 parts, f
     float x[PART_VECTORS * 4];
     load_part(x, place.logits, place.width, place.wide, inv_t);
     if (threadIdx.x == 0) {
-        uint4 numbers = row_numbers(keys, blockIdx.y, seed);
+        uint4 numbers = row_numbers(keys, blockIdx.y);
         uniform = unit_f64(numbers.z, numbers.w);
     }
     float max = part_max(x, sums.max);
@@ -372,7 +372,7 @@ __device__ __forceinline__ u32 part_of_draw(const PartStats* row, u32 parts, flo
 /// Log-probability, log-sum-exp and entropy for the drawn token, or for the largest when `greedy`. tokens: [rows],
 /// written; 0xffffffff where the row is not finite.
 extern "C" __global__ void __launch_bounds__(ROW_WARPS * WARP)
-rows_of_draws(const PartStats* __restrict__ stats, u32 rows, u32 parts, const u32* __restrict__ keys, u64 seed, u32 greedy,
+rows_of_draws(const PartStats* __restrict__ stats, u32 rows, u32 parts, const u32* __restrict__ keys, u32 greedy,
               u32* tokens, float* logprobs, float* lse, float* entropy) {
     begin();
     u32 row = blockIdx.x * ROW_WARPS + threadIdx.x / WARP;
@@ -392,7 +392,7 @@ rows_of_draws(const PartStats* __restrict__ stats, u32 rows, u32 parts, const u3
     if (greedy) {
         part = part_of_largest(mine, parts, merged.max);
     } else {
-        uint4 numbers = row_numbers(keys, row, seed);
+        uint4 numbers = row_numbers(keys, row);
         part = part_of_draw(mine, parts, merged.max, unit_f64(numbers.x, numbers.y) * merged.sum);
     }
     if (first_lane) {

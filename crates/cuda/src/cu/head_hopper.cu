@@ -294,7 +294,6 @@ struct Parts {
     float inv_t;
     Suppressed suppressed;
     const u32 *targets, *keys;
-    u64 seed;
     PartStats* stats; // [rows, parts]
     RowsOwn own;
 
@@ -305,7 +304,7 @@ struct Parts {
         if (OWN && row < rows) apply_own<HALF>(own, sums, row, tile * BLOCK_N, vocab, NO_MASS / inv_t);
         const u32 first = tile * BLOCK_N, target = PICK == TARGET && row < rows ? targets[row] - first : BLOCK_N;
         auto uniform = [&] {
-            const uint4 numbers = row < rows ? row_numbers(keys, row, seed) : make_uint4(0, 0, 0, 0);
+            const uint4 numbers = row < rows ? row_numbers(keys, row) : make_uint4(0, 0, 0, 0);
             return unit_f64(numbers.z, numbers.w);
         };
         PartStats part = part_stats<HALF, PICK>(sums, inv_t, vocab - first, target, uniform);
@@ -322,11 +321,11 @@ struct Parts {
     extern "C" __global__ void __launch_bounds__(384, 1)                                                                 \
         head_parts_of_##NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,           \
                              u32 num_rows, u32 vocab, u32 steps, float inv_t, u32 suppressed, u32 suppressed_end,        \
-                             const u32* targets, const u32* keys, u64 seed, PartStats* stats) {                          \
+                             const u32* targets, const u32* keys, PartStats* stats) {                                    \
         begin();                                                                                                         \
         ON_HOPPER(const Work work = {num_rows, vocab, steps}; const Parts parts = {                                      \
                       num_rows, vocab, (vocab + BLOCK_N - 1) / BLOCK_N, inv_t, {suppressed, suppressed_end},             \
-                      targets, keys, seed, stats, {}};                                                                   \
+                      targets, keys, stats, {}};                                                                         \
                   run(work, &x_map, &w_map, 0, [&](float(&sums)[128], u32 row, u32 tile) {                               \
                       parts.row<0, PICK, false>(sums, row, tile);                                                        \
                       parts.row<1, PICK, false>(sums, row + 8, tile);                                                    \
@@ -335,12 +334,12 @@ struct Parts {
     extern "C" __global__ void __launch_bounds__(384, 1)                                                                 \
         head_parts_of_##NAME##_own(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,     \
                                    u32 num_rows, u32 vocab, u32 steps, float inv_t, u32 suppressed, u32 suppressed_end,  \
-                                   const u32* targets, const u32* keys, u64 seed, PartStats* stats, const u32* masks,    \
+                                   const u32* targets, const u32* keys, PartStats* stats, const u32* masks,              \
                                    u32 words, const u32* of_row, const u32* ids, const float* values, u32 per_row) {     \
         begin();                                                                                                         \
         ON_HOPPER(const Work work = {num_rows, vocab, steps}; const Parts parts = {                                      \
                       num_rows, vocab, (vocab + BLOCK_N - 1) / BLOCK_N, inv_t, {suppressed, suppressed_end},             \
-                      targets, keys, seed, stats, {masks, words, of_row, ids, values, per_row}};                         \
+                      targets, keys, stats, {masks, words, of_row, ids, values, per_row}};                               \
                   run(work, &x_map, &w_map, 0, [&](float(&sums)[128], u32 row, u32 tile) {                               \
                       parts.row<0, PICK, true>(sums, row, tile);                                                         \
                       parts.row<1, PICK, true>(sums, row + 8, tile);                                                     \

@@ -71,10 +71,10 @@ struct PartStats {
     u32 token;      // drawn among the part's
 };
 
-/// The four numbers of a row: `keys` [rows, 3] is its sample id (low, high) and position.
-__device__ __forceinline__ uint4 row_numbers(const u32* keys, u32 row, u64 seed) {
-    const u32* key = keys + (u64)row * 3;
-    return philox(seed, STREAM_SAMPLER, (u64)key[1] << 32 | key[0], key[2]);
+/// The four numbers of a row's draw: `keys` [rows, KEY_WORDS].
+__device__ __forceinline__ uint4 row_numbers(const u32* keys, u32 row) {
+    const u32* key = keys + (u64)row * KEY_WORDS;
+    return philox((u64)key[4] << 32 | key[3], STREAM_SAMPLER, (u64)key[1] << 32 | key[0], key[2]);
 }
 
 /// Inputs of the backward pass for each row, [rows] each.

@@ -22,7 +22,7 @@ __device__ __forceinline__ float nearest_e4m3(float x) {
     extern "C" __global__ void __launch_bounds__(256)                                                                \
         blur_##T(T* x, const u32* keys, u32 k, float sigma, float share, u64 seed) {                                 \
         begin();                                                                                                     \
-        const u32* key = keys + 3 * (u64)blockIdx.x;                                                                 \
+        const u32* key = keys + KEY_WORDS * (u64)blockIdx.x;                                                         \
         T* row = x + (u64)blockIdx.x * k;                                                                            \
         u64 sample = (u64)key[1] << 32 | key[0], token = (u64)key[2] << 32;                                          \
         if (unit_f32(philox(seed, NOISE_STREAM, sample, token | 0xffffffffu).x) >= share) return;                    \

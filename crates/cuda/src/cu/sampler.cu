@@ -238,10 +238,10 @@ __device__ __forceinline__ u32 draw(Scratch& s, const Logits& x, const Kept& kep
     return token;
 }
 
-/// logits: f32 as `Logits` says; keys: [rows, 3], sample id (low, high) and position; tokens: [rows], written:
+/// logits: f32 as `Logits` says; keys: [rows, KEY_WORDS]; tokens: [rows], written:
 /// 0xffffffff where a row is not finite. `k`: 0 for all.
 extern "C" __global__ void __launch_bounds__(THREADS)
-draw_truncated(const float* __restrict__ logits, u32 vocab, u32 tile, float inv_t, const u32* __restrict__ keys, u64 seed,
+draw_truncated(const float* __restrict__ logits, u32 vocab, u32 tile, float inv_t, const u32* __restrict__ keys,
                u32 k, float p, float min_p, u32* tokens) {
     begin();
     __shared__ Scratch s;
@@ -258,8 +258,8 @@ draw_truncated(const float* __restrict__ logits, u32 vocab, u32 tile, float inv_
         }));
     }
     if (p < 1.0f) keep_mass(s, x, p, kept);
-    const u32* key = keys + (u64)blockIdx.x * 3;
-    uint4 numbers = philox(seed, STREAM_SAMPLER, (u64)key[1] << 32 | key[0], key[2]);
+    const u32* key = keys + (u64)blockIdx.x * KEY_WORDS;
+    uint4 numbers = philox((u64)key[4] << 32 | key[3], STREAM_SAMPLER, (u64)key[1] << 32 | key[0], key[2]);
     u32 token = draw(s, x, kept, unit_f64(numbers.x, numbers.y));
     if (threadIdx.x == 0) tokens[blockIdx.x] = token;
 }

@@ -2,7 +2,7 @@
 
 use crate::rig::{on_card, on_card_with, twin};
 use plimsoll_base::DType;
-use plimsoll_device::{Backend, Batch, Device, KV_BLOCK, NO_PARENT, OpenOptions, Slots};
+use plimsoll_device::{Backend, Batch, Device, KEY_WORDS, KV_BLOCK, NO_PARENT, OpenOptions, Slots};
 use plimsoll_memory::Buf;
 
 const ROWS: usize = 37;
@@ -12,7 +12,7 @@ fn buffers() -> Vec<(&'static str, DType, usize)> {
     [
         ("ids", 1),
         ("tokens", 1),
-        ("keys", 3),
+        ("keys", KEY_WORDS),
         ("positions", 1),
         ("slots", 1),
         ("segments", 5),
@@ -38,7 +38,7 @@ fn fill(set: &dyn Fn(&str, &[u32])) {
     set("slots", &rows.clone().map(slot).collect::<Vec<_>>());
     let segment = |i: u32| [i, 1, position(i), i * ENTRIES as u32, NO_PARENT];
     set("segments", &rows.clone().flat_map(segment).collect::<Vec<_>>());
-    set("keys", &rows.flat_map(|i| [i, 5, position(i) - 3]).collect::<Vec<_>>());
+    set("keys", &rows.flat_map(|i| [i, 5, position(i) - 3, 7, 0]).collect::<Vec<_>>());
 }
 
 fn batch(buf: &dyn Fn(&str) -> Buf<'static>) -> Batch<'static> {

@@ -7,8 +7,8 @@ use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
 use plimsoll_cuda::layouts::head_tile_elements;
 use plimsoll_cuda::{CudaDevice, probe};
 use plimsoll_device::{
-    ALL_KEYS, Backend, Batch, Device, HeadOut, KV_BLOCK, Kv, Logits, NO_PARENT, Norm, OpenOptions, Sample,
-    Sampling, Scores,
+    ALL_KEYS, Backend, Batch, Device, HeadOut, KEY_WORDS, KV_BLOCK, Kv, Logits, NO_PARENT, Norm, OpenOptions,
+    Sample, Sampling, Scores,
 };
 use plimsoll_memory::{Arena, ArenaMap, Layout, Pool};
 
@@ -149,7 +149,7 @@ fn failure_2_bad_sampling_parameters_are_refused_before_the_launch() {
     let buffers = [
         ("x", DType::F32, rows * WIDTH),
         ("w", DType::F32, vocab * WIDTH),
-        ("keys", DType::U32, rows * 3),
+        ("keys", DType::U32, rows * KEY_WORDS),
         ("tile", DType::F32, head_tile_elements(rows, vocab, true) as usize),
         ("tokens", DType::U32, rows),
         ("logprobs", DType::F32, rows),
@@ -159,7 +159,7 @@ fn failure_2_bad_sampling_parameters_are_refused_before_the_launch() {
     let Some(mut gpu) = on_card(&buffers) else { return };
     gpu.set("x", &vec![0.5; rows * WIDTH]);
     gpu.set("w", &vec![0.5; vocab * WIDTH]);
-    gpu.set_u32("keys", &vec![1; rows * 3]);
+    gpu.set_u32("keys", &vec![1; rows * KEY_WORDS]);
     let good = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 };
     let draw = |gpu: &Card, how: Sampling| {
         let b = |name: &str| gpu.buf(name);

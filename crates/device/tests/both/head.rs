@@ -11,8 +11,8 @@ use super::{Machine, Open, Rig, Sized, bend, bits, check_close, f64s, normal};
 use plimsoll_arch::TokenRun;
 use plimsoll_base::DType::{self, Bf16, F32, U32};
 use plimsoll_device::{
-    DivergenceBackward, HeadBackward, HeadOut, ListedBackward, Logits, Matrix, NO_MASS, RowBiases, RowMasks,
-    Sample, Sampling,
+    DivergenceBackward, HeadBackward, HeadOut, KEY_WORDS, ListedBackward, Logits, Matrix, NO_MASS, RowBiases,
+    RowMasks, Sample, Sampling,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,7 @@ impl Case {
             ("w", e, matrix),
             ("targets", U32, rows),
             ("tokens", U32, rows),
-            ("keys", U32, rows * 3),
+            ("keys", U32, rows * KEY_WORDS),
             ("tile", F32, (D::KIND.head_tile)(threads, rows, vocab, true) as usize),
             ("logprobs", F32, rows),
             ("lse", F32, rows),
@@ -122,11 +122,10 @@ impl Case {
 impl Inputs {
     /// Writes the numbers into a rig of the case's buffers.
     pub fn on<D: Machine>(&self, rig: Rig<D>) -> Head<D> {
-        let Case { rows, vocab, k, e, .. } = self.case;
+        let Case { vocab, k, e, .. } = self.case;
         rig.set("x", &self.x);
         rig.set_matrix("w", vocab, k, e, &self.w);
         rig.set_u32("targets", &self.targets);
-        rig.set_u32("keys", &(0..3 * rows as u32).collect::<Vec<_>>());
         Head { rig, case: self.case, biases: None, masks: None }
     }
 
@@ -264,7 +263,10 @@ impl<D: Machine> Head<D> {
     /// Returns the tokens that rows `first..first + rows` draw, and their results.
     pub fn sample(&self, first: usize, rows: usize, how: Sampling) -> (Vec<u32>, [Vec<u32>; 3]) {
         let (rig, k) = (&self.rig, self.case.k);
-        let (x, keys) = (rig.buf("x").slice(first * k, rows * k), rig.buf("keys").slice(first * 3, rows * 3));
+        let key = |row: u32| [3 * row, 3 * row + 1, 3 * row + 2, how.seed as u32, (how.seed >> 32) as u32];
+        rig.set_u32("keys", (0..self.case.rows as u32).map(key).collect::<Vec<_>>().as_flattened());
+        let keys = rig.buf("keys").slice(first * KEY_WORDS, rows * KEY_WORDS);
+        let x = rig.buf("x").slice(first * k, rows * k);
         let tokens = rig.buf("tokens").slice(0, rows);
         let (w, tile, out) = (self.matrix("w"), rig.buf("tile"), self.out(rows));
         let logits = self.bent_rows(1.0, first, rows);

@@ -7,7 +7,7 @@ mod adapters;
 use crate::common::{AnyDevice, Machine, golden_dir, whole_sequences};
 use plimsoll_arch::{Cache, Caches, ModelSpec, SightSpec, TokenRun};
 use plimsoll_base::{Bytes, DType, PhaseSet};
-use plimsoll_device::{Device, Matrix, MatrixLayout, NO_PARENT, Sampling, TowerPasses};
+use plimsoll_device::{Device, Matrix, MatrixLayout, NO_PARENT, Sampling, TowerPasses, draw_key};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout};
 use plimsoll_model::tower::{
@@ -477,7 +477,7 @@ fn drawn(run: &Run<'_>) -> (Vec<u32>, Vec<f32>) {
         index.places = places.as_flattened().to_vec();
         let (images, taken) = (run.images(), &mut ImageIndex::default());
         let pass = run.seen(&images).upload(run.dev, run.acts, (index, taken), vocab);
-        upload_keys(run.dev, &pass, &[0, 0, n as u32]);
+        upload_keys(run.dev, &pass, &draw_key(how.seed, 0, n));
         pass
     };
     let first = step(&upload(&mut index, &texts.places[..n]));

@@ -6,7 +6,7 @@
 use crate::common::{Machine, whole_sequences};
 use plimsoll_arch::Caches;
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet};
-use plimsoll_device::{Device, Sampling};
+use plimsoll_device::{Device, KEY_WORDS, Sampling};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Layout, Overlay};
 use plimsoll_model::{
@@ -122,7 +122,7 @@ fn compute_chat(dev: &dyn Device, decoder: &Decoder<'_>, overlay: &mut Overlay<'
     layers(dev, decoder, &pass);
     let how = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
     let mut best = vec![0; index.head_rows.len()];
-    upload_keys(dev, &pass, &vec![0; 3 * best.len()]);
+    upload_keys(dev, &pass, &vec![0; KEY_WORDS * best.len()]);
     let tokens = draw(dev, decoder, &pass, how);
     dev.read_u32(tokens, 0, &mut best);
     Computed { log_probs, best }

@@ -17,7 +17,7 @@ use plimsoll_memory::{Arena, Buf};
 use plimsoll_model::{AdaptersFrom, ParamTable};
 use plimsoll_plan::{KEPT_PIECE_BYTES, RoleName, RunShape};
 use plimsoll_ranks::Group;
-use plimsoll_rollout::{Lengths, Live, Request, RolloutStats, SoFar, StopCondition};
+use plimsoll_rollout::{Lengths, Live, Recorded, Request, RolloutStats, SoFar, StopCondition};
 use plimsoll_train::{Packer, Sequence, UpdateOptions};
 use std::ops::Range;
 use std::path::Path;
@@ -119,7 +119,7 @@ impl<'a> Trainer<'a> {
         if self.sampler.dev.card_memory().is_none() {
             return Ok(());
         }
-        self.sampler.rehearse(&self.roles[0], samplings)?;
+        self.sampler.rehearse(&self.roles[0], samplings, Recorded::Whole)?;
         if let Some(images) = &mut self.teacher_images {
             images.rehearse_apart(self.sampler.dev, &mut self.sampler.overlay)?;
         }

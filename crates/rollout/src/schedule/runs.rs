@@ -9,18 +9,21 @@ use plimsoll_model::PassIndex;
 
 impl Schedule {
     /// Fills `index` with the rows of a run of decode passes and allocates their units. Returns the number of passes,
-    /// or 0 if something else must be done first.
+    /// or 0 if something else must be done first. `max_new_tokens`: of a sample.
     ///
-    /// The index holds one row per running sequence, padded to a bucket with copies of the first.
-    pub(crate) fn next_run(
+    /// The index holds one row per running sequence, in the order of `key`, padded to a bucket with copies of the last.
+    pub(crate) fn next_run<K: Ord>(
         &mut self,
         samples: &Samples,
-        max_new_tokens: usize,
+        max_new_tokens: impl Fn(usize) -> usize + Copy,
         most: usize,
+        key: impl Fn(usize) -> K,
         index: &mut PassIndex,
     ) -> usize {
         index.clear();
         self.head_samples.clear();
+        self.scored.clear();
+        self.give_back_states();
         self.drop_unneeded();
         self.admit(samples);
         if self.running.is_empty() || !self.running.iter().all(|&s| self.only_decodes(s, samples)) {
@@ -29,7 +32,7 @@ impl Schedule {
         let tokens = |s: &usize| samples.ids(*s).len();
         let position = |s: &usize| self.group_of(*s).prompt_tokens + tokens(s) - 1;
         let longest = self.running.iter().map(position).max().expect("someone runs");
-        let left = self.running.iter().map(|s| max_new_tokens - tokens(s)).max().expect("someone runs");
+        let left = self.running.iter().map(|s| max_new_tokens(*s) - tokens(s)).max().expect("someone runs");
         let rotary = self.limits.prompt_tokens + self.limits.new_tokens - longest;
         let mut passes = most.min(left).min(rotary).min(self.limits.step());
         while passes > 0 && !self.lacking(samples, max_new_tokens, passes).fits(self.pools.free()) {
@@ -39,6 +42,7 @@ impl Schedule {
             return 0;
         }
         self.take_units(samples, max_new_tokens, passes);
+        self.put_in_order(key);
         self.push_run(samples, index);
         index.keys_max = keys_bucket(longest + passes + 1);
         passes
@@ -59,18 +63,34 @@ impl Schedule {
     }
 
     /// Returns the own units of a sequence after some decode passes.
-    fn units_after(&self, s: usize, samples: &Samples, max_new_tokens: usize, passes: usize) -> Count {
-        self.of_tokens(s, (samples.ids(s).len() + passes - 1).min(max_new_tokens - 1))
+    fn units_after(
+        &self,
+        s: usize,
+        samples: &Samples,
+        max_new_tokens: impl Fn(usize) -> usize,
+        passes: usize,
+    ) -> Count {
+        self.of_tokens(s, (samples.ids(s).len() + passes - 1).min(max_new_tokens(s) - 1))
     }
 
-    fn lacking(&self, samples: &Samples, max_new_tokens: usize, passes: usize) -> Count {
+    fn lacking(
+        &self,
+        samples: &Samples,
+        max_new_tokens: impl Fn(usize) -> usize + Copy,
+        passes: usize,
+    ) -> Count {
         let lacking = |&s: &usize| {
             self.units_after(s, samples, max_new_tokens, passes).less(self.sequences[s].held.count())
         };
         self.running.iter().map(lacking).fold(Count::default(), Count::plus)
     }
 
-    fn take_units(&mut self, samples: &Samples, max_new_tokens: usize, passes: usize) {
+    fn take_units(
+        &mut self,
+        samples: &Samples,
+        max_new_tokens: impl Fn(usize) -> usize + Copy,
+        passes: usize,
+    ) {
         for at in 0..self.running.len() {
             let s = self.running[at];
             let wanted = self.units_after(s, samples, max_new_tokens, passes);
@@ -85,13 +105,13 @@ impl Schedule {
 
     fn push_run(&mut self, samples: &Samples, index: &mut PassIndex) {
         let (stride, limits) = (self.limits.table_stride(), self.limits.pass());
-        for at in 0..bucket(self.running.len()) {
-            let is_filler = at >= self.running.len();
-            let s = self.running[if is_filler { 0 } else { at }];
+        for at in 0..bucket(self.order.len()) {
+            let is_filler = at >= self.order.len();
+            let s = self.order[at.min(self.order.len() - 1)];
             let tokens = samples.ids(s);
             let (&token, first) =
                 (tokens.last().expect("it decodes"), index.caches[Cache::PAGED].tables.len());
-            // A copy of the first has the same bits at the same places. A state is not read twice, so it has no copy:
+            // A copy of the last has the same bits at the same places. A state is not read twice, so it has no copy:
             // the row that pads a bucket is then a sequence of its own, whose keys are in the spare blocks.
             let is_stateless = is_filler && self.limits.has_units();
             let position = if is_stateless { 0 } else { self.group_of(s).prompt_tokens + tokens.len() - 1 };
@@ -130,8 +150,15 @@ impl Schedule {
 
     /// Ends a run of decode passes: all tokens of running sequences but the last have their keys.
     pub(crate) fn end_run(&mut self, samples: &Samples) {
-        for &s in &self.running {
-            self.sequences[s].computed = samples.ids(s).len() - 1;
+        for at in 0..self.running.len() {
+            let s = self.running[at];
+            self.keep_up(s, samples.ids(s));
         }
+    }
+
+    /// Notes that all tokens of a sequence but the last have their keys.
+    pub(crate) fn keep_up(&mut self, s: usize, tokens: &[u32]) {
+        self.sequences[s].computed = tokens.len() - 1;
+        self.name_response(s, tokens);
     }
 }

@@ -32,6 +32,11 @@ impl Schedule {
         (limits.samples * limits.blocks(most_of_prompt(limits)) * 4) as u64 + Schedule::score_bytes(limits)
     }
 
+    /// Returns the slots of sequences that have not ended.
+    pub(crate) fn open_slots(&self) -> &[usize] {
+        &self.line
+    }
+
     /// Returns the number of sequences that may be opened.
     pub(crate) fn free_slots(&self) -> usize {
         self.sequences.len() - self.line.len()

@@ -109,12 +109,14 @@ fn what_was_drawn_has_the_same_bits_as_part_of_a_prompt() {
     let mut numbers = Numbers::new(6);
     let [one, two] = [30, 41].map(|length| numbers.tokens(length, VOCAB));
     for dtype in [DType::F32, DType::Bf16] {
-        let first =
-            world_that_lists(LISTED, dtype, [SLOTS, 512, 100], 2).live(OnFull::WorstCase, |mut live| {
+        let first = world_that_lists(LISTED, dtype, [SLOTS, 512, 100], 2, true).live(
+            OnFull::WorstCase,
+            |mut live| {
                 live.keep_prefixes();
                 let greedy = sampling(0.0, 5);
                 heard(&mut live, &[ask(&one, sampling(1.0, 5), false), ask(&two, greedy, false)])
-            });
+            },
+        );
         let drawn: Vec<&Row> = first.iter().flat_map(|heard| &heard.drawn).collect();
         drawn.iter().for_each(|row| check_list(row));
         assert!(first.iter().all(|heard| heard.scored.is_empty() && heard.drawn.len() == NEW_TOKENS / 2));
@@ -129,7 +131,7 @@ fn what_was_drawn_has_the_same_bits_as_part_of_a_prompt() {
             ([3, 3, 12], OnFull::Preempt),
             ([1, 1, 100], OnFull::WorstCase),
         ] {
-            let mut world = world_that_lists(LISTED, dtype, size, 1);
+            let mut world = world_that_lists(LISTED, dtype, size, 1, false);
             let found = world.live(on_full, |mut live| {
                 live.keep_prefixes();
                 // The temperature is that of what is drawn.
@@ -161,7 +163,7 @@ fn named_tokens_have_the_numbers_of_lists() {
         let ids =
             lists.iter().flat_map(|(.., list)| list[..per_row].iter().rev().map(|(id, _)| *id)).collect();
         let named = Arc::new(NamedTokens { per_row, ids });
-        let mut world = world_that_lists(LISTED, DType::Bf16, [SLOTS, rows, 100], 2);
+        let mut world = world_that_lists(LISTED, DType::Bf16, [SLOTS, rows, 100], 2, true);
         world.live(OnFull::WorstCase, |mut live| {
             let with =
                 Ask { named: (!lists.is_empty()).then_some(&named), ..ask(&one, sampling(1.0, 1), true) };
@@ -188,7 +190,7 @@ fn lists_are_of_what_a_mask_and_biases_leave_and_prompts_have_neither() {
     let mut numbers = Numbers::new(8);
     let [one, two] = [37, 20].map(|length| numbers.tokens(length, VOCAB));
     let heard_of = |rows: usize, own: bool| {
-        let mut world = world_that_lists(LISTED, DType::Bf16, [SLOTS, rows, 100], 2);
+        let mut world = world_that_lists(LISTED, DType::Bf16, [SLOTS, rows, 100], 2, false);
         world.live(OnFull::WorstCase, |mut live| {
             let biases: &[(u32, f32)] = if own { &[(4, 30.0)] } else { &[] };
             let other = Ask { masked: own, biases, ..ask(&two, sampling(1.0, 2), true) };

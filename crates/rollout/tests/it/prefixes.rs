@@ -60,11 +60,16 @@ impl Listener for Ears {
 }
 
 fn world(dtype: DType, size: [usize; 3], threads: usize) -> World {
-    world_that_lists(0, dtype, size, threads)
+    world_that_lists(0, dtype, size, threads, false)
 }
 
 /// With a model that has states, of which `units` are there.
-fn world_with_states(dtype: DType, [sequences, rows, blocks, units]: [usize; 4], threads: usize) -> World {
+fn world_with_states(
+    dtype: DType,
+    [sequences, rows, blocks, units]: [usize; 4],
+    threads: usize,
+    ahead: bool,
+) -> World {
     let of = |caches: Caches, units| caches.and(Cache::State, units);
     let segments = PackLimits::segments_of(64, 1, 1);
     let caches = of(Caches::paged(0), 0);
@@ -78,7 +83,7 @@ fn world_with_states(dtype: DType, [sequences, rows, blocks, units]: [usize; 4],
         samples: SLOTS,
         prompt_tokens: PROMPT_TOKENS,
         new_tokens: NEW_TOKENS,
-        ahead: false,
+        ahead,
         listed: 0,
         own: plimsoll_model::OwnLogits::NONE,
         caches: of(Caches::paged(blocks), units),
@@ -91,6 +96,7 @@ pub fn world_that_lists(
     dtype: DType,
     [sequences, rows, blocks]: [usize; 3],
     threads: usize,
+    ahead: bool,
 ) -> World {
     let segments = PackLimits::segments_of(64, 1, 1);
     let pass: PassLimits =
@@ -102,7 +108,7 @@ pub fn world_that_lists(
         samples: SLOTS,
         prompt_tokens: PROMPT_TOKENS,
         new_tokens: NEW_TOKENS,
-        ahead: false,
+        ahead,
         listed,
         own: plimsoll_model::OwnLogits { masks: true, biases: 1 },
         caches: Caches::paged(blocks),
@@ -197,15 +203,16 @@ fn a_response_has_the_same_bits_whether_keys_of_its_prompt_were_there() {
     for dtype in [DType::F32, DType::Bf16] {
         let clients = clients(dtype);
         let expect: Vec<Vec<Drawn>> = clients.iter().map(|client| alone(dtype, client)).collect();
-        for (size, on_full, threads) in [
-            ([SLOTS, 512, 100], OnFull::WorstCase, 2),
-            ([SLOTS, 24, 100], OnFull::Preempt, 1),
-            ([SLOTS, 7, 14], OnFull::Preempt, 2),
-            ([2, 5, 13], OnFull::WorstCase, 1),
+        for (size, on_full, threads, ahead) in [
+            ([SLOTS, 512, 100], OnFull::WorstCase, 2, false),
+            ([SLOTS, 512, 100], OnFull::WorstCase, 1, true),
+            ([SLOTS, 24, 100], OnFull::Preempt, 1, false),
+            ([SLOTS, 7, 14], OnFull::Preempt, 2, true),
+            ([2, 5, 13], OnFull::WorstCase, 1, false),
         ] {
             let mut found = [0, 0];
             for keeps in [false, true] {
-                let mut world = world(dtype, size, threads);
+                let mut world = world_that_lists(0, dtype, size, threads, ahead);
                 let served = world.live(on_full, |mut live| {
                     if keeps {
                         live.keep_prefixes();
@@ -285,16 +292,16 @@ fn a_model_with_states_begins_where_one_is_kept() {
         })
         .collect();
     for dtype in [DType::F32, DType::Bf16] {
-        let one = || world_with_states(dtype, [1, 64, 64, 2], 1);
+        let one = || world_with_states(dtype, [1, 64, 64, 2], 1, false);
         let expect: Vec<Vec<Drawn>> = clients.iter().map(|client| alone_in(one(), client)).collect();
-        for (size, on_full, threads) in [
-            ([SLOTS, 512, 100, 24], OnFull::WorstCase, 2),
-            ([SLOTS, 24, 100, 24], OnFull::Preempt, 1),
-            ([SLOTS, 7, 100, 4], OnFull::WorstCase, 1),
-            ([SLOTS, 9, 14, 6], OnFull::Preempt, 2),
-            ([2, 5, 13, 3], OnFull::WorstCase, 1),
+        for (size, on_full, threads, ahead) in [
+            ([SLOTS, 512, 100, 24], OnFull::WorstCase, 2, true),
+            ([SLOTS, 24, 100, 24], OnFull::Preempt, 1, false),
+            ([SLOTS, 7, 100, 4], OnFull::WorstCase, 1, false),
+            ([SLOTS, 9, 14, 6], OnFull::Preempt, 2, true),
+            ([2, 5, 13, 3], OnFull::WorstCase, 1, false),
         ] {
-            let mut world = world_with_states(dtype, size, threads);
+            let mut world = world_with_states(dtype, size, threads, ahead);
             let [first, again] = world.live(on_full, |mut live| {
                 live.keep_prefixes();
                 [serve(&mut live, &clients), serve(&mut live, &clients)]

@@ -6,7 +6,7 @@ use plimsoll_base::DType::F32;
 use plimsoll_base::rng::{Stream, normal_pair, philox, unit_f32};
 use plimsoll_device::SamplerNoise::{self, EightBits, Normal};
 
-/// Rows of a rig have the keys 0, 1, 2, then 3, 4, 5, and so on.
+/// Rows of a rig have keys that begin with 0, 1, 2, then 3, 4, 5, and so on.
 fn draw(row: usize, seed: u64, n: u32) -> [u32; 4] {
     let first = 3 * row as u64;
     philox(seed, Stream::Bench, (first + 1) << 32 | first, (first + 2) << 32 | u64::from(n))
