@@ -428,7 +428,10 @@ impl<'e, 'a, 'p> Live<'e, 'a, 'p> {
                 Ok(finish)
             }
         };
-        engine.schedule.keep_up(s, out.ids(s));
+        // Without a token nothing was drawn, and what was computed is not to be found again.
+        if how.is_ok() {
+            engine.schedule.keep_up(s, out.ids(s));
+        }
         engine.schedule.close(s);
         listener.ended(s, how);
         true
