@@ -434,3 +434,51 @@ fn a_request_that_has_no_slot_is_not_taken() {
         assert_eq!((ears.done.len(), live.free_slots()), (4, SLOTS));
     });
 }
+
+/// Hears how responses end.
+#[derive(Default)]
+struct Ends(Vec<(usize, Result<Finish>)>);
+
+impl Listener for Ends {
+    fn drawn(&mut self, _: usize, _: u32, _: f32) -> bool {
+        false
+    }
+
+    fn ended(&mut self, slot: usize, how: Result<Finish>) {
+        self.0.push((slot, how));
+    }
+}
+
+#[test]
+fn logits_that_are_no_numbers_end_their_own_response_before_its_first_token() {
+    let limits = EngineLimits { ahead: true, ..limits(SLOTS, 64, 64) };
+    let of = |biases| Ask {
+        prompt: &[3; 20],
+        images: &[],
+        sample_ids: &[1],
+        max_new_tokens: 4,
+        sampling: sampling(1.0, 3),
+        ends: &[],
+        adapter: None,
+        prefix: PrefixScope::default(),
+        scores_prompt: false,
+        named: None,
+        lists: false,
+        masked: false,
+        biases,
+    };
+    world(DType::F32, limits, 1).live(OnFull::WorstCase, |mut live| {
+        live.keep_prefixes();
+        let [broken, whole] = [&[(3, f32::NAN)][..], &[]].map(|biases| live.admit(&of(biases)).unwrap()[0]);
+        let mut ends = Ends::default();
+        while live.step(&mut ends).unwrap() {}
+        assert_eq!(ends.0.len(), 2);
+        for (slot, how) in ends.0 {
+            match how {
+                Ok(finish) => assert_eq!((slot, finish), (whole, Finish::Length)),
+                Err(error) => assert_eq!((slot, error.slug), (broken, "rollout-not-finite")),
+            }
+        }
+        assert_eq!(live.free_slots(), SLOTS);
+    });
+}
