@@ -424,7 +424,8 @@ pub struct AdapterSlots<'a> {
     pub of_row: Buf<'a>,
     /// [C] f32: factor of a slot's B (A x), instead of the adapter's own.
     pub scales: Buf<'a>,
-    /// The most slots among the 64 rows from any multiple of 64 on. While passes run, nothing writes `of_row`.
+    /// At least the slots among the 64 rows from any multiple of 64 on; the fewer, the faster. While passes run,
+    /// nothing writes `of_row`, but before a pass that is replayed.
     pub most: usize,
 }
 

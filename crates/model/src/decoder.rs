@@ -3,9 +3,9 @@
 use crate::pass::Pass;
 use crate::rope;
 use crate::weights::{LayerParams, Params};
-use plimsoll_arch::{AttentionSpec, ModelSpec, Multipliers};
+use plimsoll_arch::{AttentionSpec, ModelSpec, Multipliers, Site};
 use plimsoll_base::DType;
-use plimsoll_device::{Device, Logits, Matrix, Norm, Rotation};
+use plimsoll_device::{Adapter, Device, Logits, Matrix, Norm, Rotation};
 use plimsoll_memory::Buf;
 use std::borrow::Cow;
 
@@ -69,6 +69,21 @@ impl<'a> Decoder<'a> {
             }
             _ => Cow::Borrowed(self),
         }
+    }
+
+    /// Returns a number that follows from which adapters its layers read, and how: a pass that is recorded is one of a
+    /// decoder with this number.
+    pub fn adapters_key(&self) -> u64 {
+        let each = |of: &LayerParams<'a>| {
+            let (of, mixed) = (of.adapters, u64::from(of.adapters.slots.is_some()));
+            let key = move |a: Adapter<'a>| [a.a.buf.offset(), u64::from(a.scale.to_bits()), mixed];
+            Site::ALL.into_iter().filter_map(move |site| of.added(site)).flat_map(key)
+        };
+        self.params
+            .layers
+            .iter()
+            .flat_map(each)
+            .fold(0, |hash, word| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3))
     }
 
     /// Returns the rows of its head that are those of the first `vocab` tokens.

@@ -10,7 +10,8 @@ use crate::parts::delta::places::{PLACE_FIELDS, push_any};
 use crate::parts::experts::load::ExpertLoad;
 use plimsoll_arch::{CACHES, Cache};
 use plimsoll_device::{
-    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, ListedTokens, NO_PARENT, NO_STATE, SEGMENT_FIELDS, most_slots,
+    ALL_KEYS, Batch, Device, HeadOut, KV_BLOCK, ListedTokens, NO_PARENT, NO_STATE, SEGMENT_FIELDS, SLOT_ROWS,
+    most_slots,
 };
 use plimsoll_memory::Buf;
 
@@ -70,6 +71,20 @@ impl PassIndex {
         ];
         own.into_iter().chain(self.caches.iter_mut().flat_map(CacheIndex::arrays)).for_each(Vec::clear);
         self.keys_max = 0;
+    }
+
+    /// Returns the most adapters among `SLOT_ROWS` rows that the pass is computed for. Devices choose kernels by it,
+    /// and passes that run without the host are recorded, so those have one, or as many as there may be.
+    fn most_adapters(&self) -> usize {
+        match most_slots(&self.adapters) {
+            2.. if self.keys_max > 0 => SLOT_ROWS,
+            most => most.max(1),
+        }
+    }
+
+    /// True if rows next to each other have several adapters: such a pass has a recording of its own.
+    pub fn mixes_adapters(&self) -> bool {
+        most_slots(&self.adapters) > 1
     }
 
     /// Adds the cache positions of a spare row: a sequence of its own without a state, its key in the last block of
@@ -293,5 +308,5 @@ fn upload_slots<'p>(dev: &dyn Device, slots: Buf<'p>, index: &PassIndex) -> Slot
     }
     assert_eq!(index.adapters.len(), index.ids.len(), "a slot a row");
     dev.write_u32(of_row, 0, &index.adapters);
-    SlotRows { of_row, most: most_slots(&index.adapters) }
+    SlotRows { of_row, most: index.most_adapters() }
 }

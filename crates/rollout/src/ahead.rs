@@ -11,7 +11,8 @@ use crate::limits::{PASSES_MAX, bucket};
 use plimsoll_base::Result;
 use plimsoll_device::{ATTENTION_CHUNK, Device, KEY_WORDS, NO_PARENT, Pipeline, Sampling};
 use plimsoll_model::{
-    DrawRun, Pass, advance, draw, layers, list_rows, name_rows, rehearsal_sizes, score_rows, upload_keys,
+    Decoder, DrawRun, Pass, PassIndex, advance, draw, layers, list_rows, name_rows, rehearsal_sizes,
+    score_rows, upload_keys,
 };
 
 /// What is recorded of a decode pass.
@@ -52,7 +53,7 @@ impl Engine {
         let pass = self.begin_run(run.model, key_of, out);
         let (mut left, mut done) = (live, 0);
         for step in 0..passes {
-            let tokens = self.put_pass(run, &pass, rows);
+            let tokens = self.put_pass(run, &pass);
             run.pipeline.fetch(step % 2, &[tokens, pass.head_out().logprobs]);
             done += 1;
             if step > 0 {
@@ -109,8 +110,11 @@ impl Engine {
                 }
             }
             if recorded == Recorded::Whole || sampling == samplings[0] {
-                for (rows, keys_max) in self.limits.recorded_sizes() {
-                    self.rehearse_run(&run, recorded, rows, keys_max);
+                for size in self.limits.recorded_sizes() {
+                    self.rehearse_run(&run, recorded, size, false);
+                    if recorded == Recorded::Layers && size.0 > 1 && !self.schedule.adapters.is_empty() {
+                        self.rehearse_run(&run, recorded, size, true);
+                    }
                 }
             }
             dev.sync();
@@ -119,8 +123,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs a pass, records it, and replays it.
-    fn rehearse_run(&mut self, run: &Run<'_, '_, '_>, recorded: Recorded, rows: usize, keys_max: usize) {
+    /// Runs a pass of rows and keys, records it, and replays it. `mixed`: neighbours have several adapters.
+    fn rehearse_run(
+        &mut self,
+        run: &Run<'_, '_, '_>,
+        recorded: Recorded,
+        (rows, keys_max): (usize, usize),
+        mixed: bool,
+    ) {
         let (stride, limits) = (self.limits.table_stride(), self.limits.pass());
         self.index.clear();
         for row in 0..rows {
@@ -129,16 +139,17 @@ impl Engine {
             self.index.segments.extend_from_slice(&[row as u32, 1, 0, (row * stride) as u32, NO_PARENT]);
             self.index.head_rows.push(row as u32);
             self.index.push_spare(&limits, stride);
+            self.index.adapters.extend(mixed.then_some(row as u32 % 2));
         }
         self.index.keys_max = keys_max;
         self.keys.clear();
         self.keys.resize(rows * KEY_WORDS, 0);
         let pass = self.upload_placed(run.model);
         upload_keys(run.model.dev, &pass, &self.keys);
-        let key = graph_key(rows, keys_max, None);
+        let key = graph_key(run.model.decoder, &self.index, None);
         for _ in 0..3 {
             match recorded {
-                Recorded::Whole => _ = self.put_pass(run, &pass, rows),
+                Recorded::Whole => _ = self.put_pass(run, &pass),
                 Recorded::Layers => {
                     run.pipeline.replay(key, &mut || layers(run.model.dev, run.model.decoder, &pass));
                     draw(run.model.dev, run.model.decoder, &pass, run.request.sampling);
@@ -174,9 +185,9 @@ impl Engine {
     }
 
     /// Issues one pass: layers, sampling, and the step to the next position.
-    fn put_pass<'p>(&self, run: &Run<'_, '_, 'p>, pass: &Pass<'p>, rows: usize) -> plimsoll_memory::Buf<'p> {
+    fn put_pass<'p>(&self, run: &Run<'_, '_, 'p>, pass: &Pass<'p>) -> plimsoll_memory::Buf<'p> {
         let how = run.request.sampling;
-        let key = graph_key(rows, self.index.keys_max, Some(how));
+        let key = graph_key(run.model.decoder, &self.index, Some(how));
         run.pipeline.replay(key, &mut || {
             layers(run.model.dev, run.model.decoder, pass);
             draw(run.model.dev, run.model.decoder, pass, how);
@@ -230,14 +241,38 @@ impl Engine {
 }
 
 /// Returns a hash of everything that a decode pass's launches depend on; without `how`, those of its layers.
-pub(crate) fn graph_key(rows: usize, keys_max: usize, how: Option<Sampling>) -> u64 {
+pub(crate) fn graph_key(decoder: &Decoder<'_>, index: &PassIndex, how: Option<Sampling>) -> u64 {
+    hash_of(decoder.adapters_key(), index, how)
+}
+
+fn hash_of(adapters: u64, index: &PassIndex, how: Option<Sampling>) -> u64 {
     let drawn = how.map_or([u64::MAX; 2], |how| {
         [
             u64::from(how.temperature.to_bits()) << 32 | u64::from(how.top_k),
             u64::from(how.top_p.to_bits()) << 32 | u64::from(how.min_p.to_bits()),
         ]
     });
-    let words = [rows as u64, keys_max.div_ceil(ATTENTION_CHUNK) as u64, drawn[0], drawn[1]];
+    let (rows, keys) = (index.ids.len() as u64, index.keys_max.div_ceil(ATTENTION_CHUNK) as u64);
+    let words = [adapters, index.mixes_adapters().into(), rows, keys, drawn[0], drawn[1]];
     // FNV-1a over words: a run has a handful of keys.
     words.iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_several_adapters_have_a_recording_of_their_own() {
+        let of = |adapters: &[u32]| PassIndex {
+            ids: vec![0; 4],
+            adapters: adapters.to_vec(),
+            keys_max: ATTENTION_CHUNK,
+            ..PassIndex::default()
+        };
+        let key = |adapters: &[u32]| hash_of(1, &of(adapters), None);
+        assert_eq!(key(&[]), key(&[3, 3, 3, u32::MAX]));
+        assert_ne!(key(&[3, 3, 3, 3]), key(&[3, 3, 1, 3]));
+        assert_eq!(key(&[0, 1, 0, 1]), key(&[0, 1, 2, 3]));
+    }
 }

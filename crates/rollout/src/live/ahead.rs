@@ -49,7 +49,7 @@ impl Live<'_, '_, '_> {
         let (model, live, rows) = (*model, engine.schedule.head_samples.len(), engine.index.ids.len());
         engine.ended.clear();
         engine.ended.resize(live, false);
-        let key = graph_key(rows, engine.index.keys_max, None);
+        let key = graph_key(model.decoder, &engine.index, None);
         let pass = engine.begin_run(model, |s| (slots[s].sampling.seed, slots[s].sample_id), out);
         let (mut left, mut done) = (live, 0);
         for step in 0..passes {
@@ -74,7 +74,7 @@ impl Live<'_, '_, '_> {
     /// Runs one pass whose rows may have masks and biases, and may be listed.
     fn run_one(&mut self, pipeline: &dyn Pipeline, listener: &mut dyn Listener) -> Result<()> {
         self.order_heads();
-        let key = graph_key(self.engine.index.ids.len(), self.engine.index.keys_max, None);
+        let key = graph_key(self.model.decoder, &self.engine.index, None);
         self.pass(listener, |model, pass| {
             pipeline.replay(key, &mut || layers(model.dev, model.decoder, pass));
         })

@@ -1,6 +1,8 @@
 //! Numbers follow from a model and its requests alone: not from other tenants, slots, ranks of others, or parking.
 
-use crate::rig::{Drawn, How, SMALL, Server, drawn, learn, reinforce, sample, sampler, scored, tokens};
+use crate::rig::{
+    Drawn, How, SMALL, Server, drawn, learn, reinforce, sample, sample_with, sampler, scored, tokens,
+};
 use crate::wire::{datum, floats, ids, metric, next_tokens, pass};
 use plimsoll_config::ModelDtype;
 
@@ -137,4 +139,35 @@ fn several_targets_of_a_position_are_as_many_datums() {
         client.result(&client.pass(&pass(model, 3, "cross_entropy", &[next_tokens(&text)], &[])))
     };
     assert!(metric(&after(&one), "loss:sum") > 0.0 && scored(&after(&many)) != scored(&of_many));
+}
+
+#[test]
+fn many_adapters_among_neighbours_draw_what_each_draws_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    // Cards choose kernels by the ranks that neighbours have together: 80 are more than the fastest takes.
+    let server = Server::start(folder.path(), How { slots: [2, 5], rank_max: 16, ..SMALL });
+    let client = server.client(0);
+    let session = client.session();
+    let samplers: Vec<String> = (0..5)
+        .map(|number| {
+            let model = client.model_of(&session, number, 16);
+            let learnt = learn(&client, &model, number as usize, 1);
+            client.value(&client.step(&model, 2));
+            client.result(&learnt);
+            sampler(&client, &model, 3, number)
+        })
+        .collect();
+    // Rows with lists go pass by pass, the others run ahead.
+    for (round, listed) in [[0, 0], [3, 2]].into_iter().enumerate() {
+        let ask = |at: usize, time: u64| {
+            let (seq, prompt) = (2 * round as u64 + time, tokens(at, 7, 9));
+            sample_with(&client, &samplers[at], seq, &prompt, (1, 40), listed)
+        };
+        let asked: Vec<_> = (0..5).map(|at| ask(at, 0)).collect();
+        let together: Vec<Drawn> = asked.iter().map(|asked| drawn(&client.result(asked))).collect();
+        for (at, one) in together.iter().enumerate() {
+            assert_eq!(*one, drawn(&client.result(&ask(at, 1))), "adapter {at}, lists {listed:?}");
+        }
+        assert_ne!(together[0].logprobs, together[1].logprobs);
+    }
 }

@@ -130,13 +130,25 @@ pub fn sampler(client: &Client, model: &str, seq: u64, number: u64) -> String {
     saved["sampling_session_id"].as_str().unwrap_or_else(|| panic!("{saved}")).to_string()
 }
 
-/// Asks for responses.
-pub fn sample(client: &Client, sampler: &str, seq: u64, prompt: &[i32], (count, most): (u32, u32)) -> Value {
+/// Asks for responses, with the likeliest tokens of each position.
+pub fn sample(client: &Client, sampler: &str, seq: u64, prompt: &[i32], how: (u32, u32)) -> Value {
+    sample_with(client, sampler, seq, prompt, how, [3, 2])
+}
+
+/// Asks for responses, with as many of the likeliest tokens of the prompt's positions and of the responses'.
+pub fn sample_with(
+    client: &Client,
+    sampler: &str,
+    seq: u64,
+    prompt: &[i32],
+    (count, most): (u32, u32),
+    listed: [u32; 2],
+) -> Value {
     client.ok(
         "asample",
         &json!({
             "sampling_session_id": sampler, "seq_id": seq, "num_samples": count, "prompt_logprobs": true,
-            "topk_prompt_logprobs": 3, "topk_sample_logprobs": 2,
+            "topk_prompt_logprobs": listed[0], "topk_sample_logprobs": listed[1],
             "prompt": { "chunks": [{ "tokens": prompt, "type": "encoded_text" }] },
             "sampling_params": { "max_tokens": most, "seed": 11, "temperature": 1.0, "stop": [] },
         }),
@@ -200,8 +212,9 @@ pub fn drawn(result: &[u8]) -> Drawn {
     assert!(result.first() != Some(&b'{'), "{}", String::from_utf8_lossy(result));
     let sequences: Vec<_> = only(&all, 1).into_iter().map(fields).collect();
     let each = |field| sequences.iter().map(|one| words(only(one, field)[0])).collect();
-    let listed = sequences.iter().map(|one| only(one, 4)[0].to_vec()).chain([only(&all, 3)[0].to_vec()]);
-    Drawn { tokens: each(2), logprobs: each(3), prompt: words(only(&all, 2)[0]), listed: listed.collect() }
+    let lists = sequences.iter().map(|one| only(one, 4)).chain([only(&all, 3)]);
+    let listed = lists.flat_map(|of| of.first().map(|of| of.to_vec())).collect();
+    Drawn { tokens: each(2), logprobs: each(3), prompt: words(only(&all, 2)[0]), listed }
 }
 
 /// The log-probabilities of a pass's targets, as bits, all datums one after the other.
