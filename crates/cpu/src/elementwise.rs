@@ -200,6 +200,13 @@ struct RowIndex {
     per: usize,
 }
 
+impl RowIndex {
+    /// Returns the place of what is left from a column on, which is a multiple of 2.
+    fn after(&self, column: usize) -> RowIndex {
+        RowIndex { first: self.first + column / self.per * self.stride, ..*self }
+    }
+}
+
 fn row_index(m: Matrix<'_>, row: usize) -> RowIndex {
     assert!(row < m.n, "row {row} of a matrix of {}", m.n);
     let per = if m.layout == MatrixLayout::Pairs { 2 } else { 1 };
@@ -258,12 +265,42 @@ fn write_panel<T: Real>(m: Matrix<'_>, panel_row: usize, out: &mut [T], first_ro
     }
 }
 
+/// Calls `each` with pieces of rows from `first` on: where one is, and its elements counted from the first row's first.
+///
+/// Rows of a panel lie in the same cache lines: all of them come in some columns before the columns after.
+fn each_piece(m: Matrix<'_>, first: usize, rows: usize, mut each: impl FnMut(RowIndex, Range<usize>)) {
+    const COLUMNS: usize = 128;
+    for panel in (0..rows).step_by(PANEL) {
+        for column in (0..m.k).step_by(COLUMNS) {
+            for row in panel..rows.min(panel + PANEL) {
+                let at = row_index(m, first + row).after(column);
+                each(at, row * m.k + column..row * m.k + m.k.min(column + COLUMNS));
+            }
+        }
+    }
+}
+
 pub(super) fn read_rows(dev: &CpuDevice, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
     by_dtype!(src.buf, T => {
         let x = dev.read::<T>(src.buf);
-        for (i, out) in dst.chunks_exact_mut(src.k).enumerate() {
-            read_row(x, &row_index(src, first_row + i), out);
-        }
+        each_piece(src, first_row, dst.len() / src.k, |at, to| read_row(x, &at, &mut dst[to]));
+    });
+}
+
+pub(super) fn read_stored(dev: &CpuDevice, src: Matrix<'_>, first_row: usize, dst: &mut [u8]) {
+    let size = src.buf.dtype().bytes() as usize;
+    by_dtype!(src.buf, T => {
+        let x = dev.read::<T>(src.buf);
+        each_piece(src, first_row, dst.len() / size / src.k, |at, to| {
+            let out = &mut dst[to.start * size..to.end * size];
+            for (i, out) in out.chunks_mut(at.per * size).enumerate() {
+                for (j, out) in out.chunks_exact_mut(size).enumerate() {
+                    // A bf16 number is the upper half of an f32.
+                    let number = x[at.first + i * at.stride + j].to_f32().to_le_bytes();
+                    out.copy_from_slice(&number[4 - size..]);
+                }
+            }
+        });
     });
 }
 

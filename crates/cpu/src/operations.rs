@@ -171,6 +171,9 @@ impl Backend for CpuDevice {
     fn get_rows(&self, _: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
         elementwise::read_rows(self, src, first_row, dst);
     }
+    fn get_stored(&self, _: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [u8]) {
+        elementwise::read_stored(self, src, first_row, dst);
+    }
     fn get_codes(
         &self,
         _: &Claim<'_>,

@@ -76,7 +76,7 @@ pub(crate) fn read_u32(dev: &CudaDevice, src: Buf<'_>, dst: &mut [u32]) {
 }
 
 /// Copies a buffer of this rank or another, unconverted.
-fn receive_buf<T: Copy>(dev: &CudaDevice, src: Buf<'_>, dst: &mut [T]) {
+pub(crate) fn receive_buf<T: Copy>(dev: &CudaDevice, src: Buf<'_>, dst: &mut [T]) {
     match dev.far_away(src) {
         None => dev.receive(dev.address(src), dst),
         Some(from) => {

@@ -137,6 +137,10 @@ impl Backend for CudaDevice {
     fn get_rows(&self, _: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
         memory::read_f32(self, memory::rows(src, first_row, dst.len()), dst);
     }
+    fn get_stored(&self, _: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [u8]) {
+        let elements = dst.len() / src.buf.dtype().bytes() as usize;
+        memory::receive_buf(self, memory::rows(src, first_row, elements), dst);
+    }
     fn get_codes(
         &self,
         _: &Claim<'_>,

@@ -87,6 +87,7 @@ pub trait Backend: Sync {
     fn get_f32(&self, claim: &Claim<'_>, src: Buf<'_>, dst: &mut [f32]);
     fn put_rows(&self, claim: &Claim<'_>, dst: Matrix<'_>, first_row: usize, src: &[f32]);
     fn get_rows(&self, claim: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [f32]);
+    fn get_stored(&self, claim: &Claim<'_>, src: Matrix<'_>, first_row: usize, dst: &mut [u8]);
     fn get_codes(
         &self,
         claim: &Claim<'_>,

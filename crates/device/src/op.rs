@@ -474,6 +474,12 @@ operations! {
         fn read_rows(&self, src: Matrix<'_>, first_row: usize, dst: &mut [f32]) {
             self.get_rows(&transfer(self, "read_rows", &src, Access::Read), src, first_row, dst);
         }
+        /// Reads whole rows of a matrix, row-major, as their elements are stored, little-endian.
+        fn read_stored(&self, src: Matrix<'_>, first_row: usize, dst: &mut [u8]) {
+            let row = src.k * src.buf.dtype().bytes() as usize;
+            assert!(dst.len().is_multiple_of(row), "whole rows of {row} bytes");
+            self.get_stored(&transfer(self, "read_stored", &src, Access::Read), src, first_row, dst);
+        }
         /// Rounds whole rows (`[rows, K]` row-major) to the nearest codes, from row `first_row`.
         fn write_rounded(&self, dst: Blocks<'_>, first_row: usize, src: &[f32]) {
             assert!(src.len().is_multiple_of(dst.k), "whole rows of {}", dst.k);

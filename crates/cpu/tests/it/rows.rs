@@ -88,6 +88,9 @@ fn matrices_keep_their_rows_and_zero_padding() {
                 let mut back = vec![0.0; n * k];
                 dev.read_rows(m, 0, &mut back);
                 assert_eq!(back, x);
+                let mut bytes = vec![0; (n - 1) * k * e.bytes() as usize];
+                dev.read_stored(m, 1, &mut bytes);
+                assert_eq!(of_stored(e, &bytes), x[k..]);
                 let raw = get(dev, r.buf("m"));
                 assert_eq!(raw.iter().filter(|&&x| x == 9.0).count(), 0, "padding is written");
                 assert_eq!(raw[layout.index(k, n - 1, k - 1)], x[n * k - 1], "the documented order");
@@ -110,6 +113,17 @@ fn matrices_keep_their_rows_and_zero_padding() {
             }
         }
     }
+}
+
+/// Returns numbers of their bytes: a bf16 number is the upper half of an f32.
+fn of_stored(e: DType, bytes: &[u8]) -> Vec<f32> {
+    let size = e.bytes() as usize;
+    let of = |bytes: &[u8]| {
+        let mut whole = [0; 4];
+        whole[4 - size..].copy_from_slice(bytes);
+        f32::from_le_bytes(whole)
+    };
+    bytes.chunks_exact(size).map(of).collect()
 }
 
 #[test]

@@ -32,6 +32,11 @@ fn rows_of_tokens_are_looked_up_and_their_gradients_added_in_order() {
             gpu.dev.embed(gpu.rows("table", vocab, h), gpu.buf("ids"), gpu.buf("out"));
             let want: Vec<f32> = ids.iter().flat_map(|&id| &table[id as usize * h..][..h]).copied().collect();
             assert_eq!(gpu.get("out"), want, "{e:?} {h}");
+            let (size, mut stored) = (e.bytes() as usize, vec![0; 3 * h * e.bytes() as usize]);
+            gpu.dev.read_stored(gpu.rows("table", vocab, h), 2, &mut stored);
+            // A bf16 number is the upper half of an f32.
+            let upper = |x: &f32| x.to_le_bytes()[4 - size..].to_vec();
+            assert_eq!(stored, table[2 * h..5 * h].iter().flat_map(upper).collect::<Vec<u8>>());
             cpu.set_matrix("grad", vocab, h, e, &grad);
             cpu.set("d", &d);
             cpu.set_u32("ids", &ids);

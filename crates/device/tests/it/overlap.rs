@@ -50,6 +50,7 @@ impl Backend for Counter {
     fn get_f32(&self, _: &Claim<'_>, _: Buf<'_>, _: &mut [f32]) {}
     fn put_rows(&self, _: &Claim<'_>, _: Matrix<'_>, _: usize, _: &[f32]) {}
     fn get_rows(&self, _: &Claim<'_>, _: Matrix<'_>, _: usize, _: &mut [f32]) {}
+    fn get_stored(&self, _: &Claim<'_>, _: Matrix<'_>, _: usize, _: &mut [u8]) {}
     fn get_codes(&self, _: &Claim<'_>, _: Coded<'_>, _: (usize, MatrixLayout), _: usize, _: &mut [f32]) {}
     fn get_sum_squares(&self, _: &Claim<'_>, _: Buf<'_>) -> f64 {
         0.0

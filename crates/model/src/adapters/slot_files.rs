@@ -2,9 +2,8 @@
 //! be fewer. The rest of a slot is zeros.
 
 use super::slots::SlotTable;
-use crate::load::{Staging, check_finite};
+use crate::load::{STAGING_BYTES_MIN, Staging, check_finite};
 use crate::params::{Param, ParamTable, Part};
-use crate::save::each_run;
 use plimsoll_arch::ParamKind;
 use plimsoll_base::rng::{Stream, philox, unit_f32};
 use plimsoll_base::{Bytes, Result};
@@ -12,6 +11,9 @@ use plimsoll_device::{Device, Matrix, MatrixLayout};
 use plimsoll_files::{Adapter as AdapterFiles, FileRecord, SafetensorsWriter, TensorDecl, TensorFile};
 use plimsoll_memory::Buf;
 use std::path::Path;
+
+/// Most bytes that are written to a file at a time.
+const WRITTEN_BYTES: u64 = 1 << 20;
 
 /// Gives an adapter's values, or states of the same shapes, tensor by tensor.
 pub trait SlotTensors {
@@ -148,17 +150,26 @@ pub fn save_slot(
         }
     }
     let mut writer = SafetensorsWriter::create(path, &declared, &[])?;
-    let Staging { mut stored, mut values } = Staging::new(dev, staging);
+    let half = staging.0.max(STAGING_BYTES_MIN) / 2;
+    let mut wide = dev.host_bytes(half.min(largest(table, sets)) as usize);
+    let mut narrow = Vec::with_capacity(half.min(WRITTEN_BYTES) as usize);
     for buf in sets {
         for param in &table.params {
-            let read = |first: usize, rows: &mut [f32]| {
-                dev.read_rows(matrix(param, *buf, layout), first, rows);
+            let read = |first: usize, rows: &mut [u8]| {
+                dev.read_stored(matrix(param, *buf, layout), first, rows);
             };
-            Narrower { param, rank }.read(has, &read, &mut values, &mut |rows| {
-                writer.write_f32_as(buf.dtype(), rows, &mut stored)
+            let size = buf.dtype().bytes() as usize;
+            Narrower { param, rank }.read(has, size, &read, &mut wide, &mut |row| {
+                if narrow.len() + row.len() > narrow.capacity() {
+                    writer.write(&narrow)?;
+                    narrow.clear();
+                }
+                narrow.extend_from_slice(row);
+                Ok(())
             })?;
         }
     }
+    writer.write(&narrow)?;
     // Values from a failed device are no adapter.
     dev.check()?;
     writer.finish()
@@ -243,53 +254,47 @@ impl Narrower<'_> {
         Ok(())
     }
 
-    /// Calls `each` with the values of each part that the adapter has, in the order of its rows on disk, cut anywhere
-    /// between rows.
+    /// Calls `each` with the rows of each part that the adapter has, in their order on disk. `size`: bytes of an
+    /// element; `wide` holds rows of the slot.
     fn read(
         &self,
         has: &dyn Fn(&str) -> bool,
-        read: &dyn Fn(usize, &mut [f32]),
-        values: &mut [f32],
-        each: &mut dyn FnMut(&[f32]) -> Result<()>,
+        size: usize,
+        read: &dyn Fn(usize, &mut [u8]),
+        wide: &mut [u8],
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let param = self.param;
-        let width = param.k as usize;
-        let whole = param.n as usize * width;
+        let row_bytes = param.k as usize * size;
         // Rows that are grouped otherwise on disk come in short runs: where all fit, the device is asked once.
-        let is_kept = self.is_b() && 2 * whole <= values.len();
-        let (kept, values) = values.split_at_mut(if is_kept { whole } else { 0 });
-        if is_kept {
-            read(0, kept);
+        let fit = wide.len() / row_bytes;
+        let are_kept = param.n as usize <= fit;
+        if are_kept {
+            read(0, &mut wide[..param.n as usize * row_bytes]);
         }
-        let read = |first: usize, rows: &mut [f32]| {
-            if is_kept {
-                rows.copy_from_slice(&kept[first * width..][..rows.len()]);
-            } else {
-                read(first, rows);
-            }
-        };
         let mut above = 0;
         for part in &param.parts {
             let (rows, own) = self.shape(part);
-            let chunk = values.len() / (width + own);
-            let (wide, narrow) = values.split_at_mut(chunk * width);
-            let rows = if has(&part.name) { rows } else { 0 };
-            for first in (0..rows).step_by(chunk) {
-                let count = chunk.min(rows - first);
-                let all = &mut wide[..count * width];
-                if self.is_b() {
-                    // Rows on disk may be grouped otherwise than in the arena.
-                    each_run(part, param, first, all, |row, rows| read(above + row, rows));
-                } else {
-                    read(above + first, all);
+            let (rows, mut stored) = (if has(&part.name) { rows } else { 0 }, 0);
+            while stored < rows {
+                let (row, run) = if self.is_b() { part.run_of_stored(stored) } else { (stored, rows) };
+                let (row, run) = (above + row, run.min(rows - stored).min(fit));
+                let at = if are_kept { row * row_bytes } else { 0 };
+                let of = &mut wide[at..at + run * row_bytes];
+                if !are_kept {
+                    read(row, of);
                 }
-                for (to, from) in narrow.chunks_mut(own).zip(wide[..count * width].chunks(width)) {
-                    to.copy_from_slice(&from[..own]);
-                }
-                each(&narrow[..count * own])?;
+                of.chunks_exact(row_bytes).try_for_each(|row| each(&row[..own * size]))?;
+                stored += run;
             }
             above += part.rows as usize;
         }
         Ok(())
     }
+}
+
+/// Returns the bytes of the largest parameter of a table in these buffers.
+fn largest(table: &ParamTable, sets: &[Buf<'_>]) -> u64 {
+    let elements = table.params.iter().map(|param| param.elements).max();
+    elements.unwrap_or(0) * sets.iter().map(|buf| buf.dtype().bytes()).max().unwrap_or(0)
 }
