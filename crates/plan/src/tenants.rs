@@ -11,10 +11,10 @@ use plimsoll_config::Auto;
 use plimsoll_train::{Cut, Heads, OptimizerDType, PackLimits, Packing, Share, StateDTypes, Summing};
 
 impl TenantPasses {
-    /// Returns the limits of a micro-batch of sequences of which none goes on from another.
+    /// Returns the limits of a micro-batch of sequences and of beginnings that they share, of any length.
     pub(crate) fn pack(&self, caches: Caches) -> PackLimits {
         let TenantPasses { tokens, sequences } = *self;
-        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 0, segments: sequences, caches }
+        PackLimits { micro_batch_tokens: tokens, prompt_tokens: tokens, segments: sequences, caches }
     }
 }
 

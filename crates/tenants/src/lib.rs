@@ -6,6 +6,7 @@
 //! file (`parked.rs`). A request's numbers follow from its model and itself: who else is there changes no bit.
 
 mod adapter;
+mod alike;
 mod engine;
 mod parked;
 mod pass;

@@ -1,6 +1,9 @@
 //! A request's passes: its sequences cut into micro-batches, forward, the loss of each, backward. The gradients of the
 //! whole request are formed apart and then added, so a request that fails changes nothing.
+//!
+//! What neighbours begin with alike, as the samples of one prompt do, has rows once in each micro-batch.
 
+use crate::alike::beginnings;
 use crate::slots::InSlot;
 use plimsoll_algo::sum_loss::SumLoss;
 use plimsoll_base::{Error, Result};
@@ -9,8 +12,9 @@ use plimsoll_memory::InPhase;
 use plimsoll_model::{Activations, Adapters, Derivatives, ParamTable, Pass, backward, head, layers};
 use plimsoll_plan::{PassShape, RoleName, RoleShape};
 use plimsoll_tinker::{JobAnswer, TrainDatum, pass_loss};
-use plimsoll_train::{Packer, Sequence, first_not_finite, gradient_not_finite};
+use plimsoll_train::{Packer, Sequence, first_not_finite, gradient_not_finite, own_targets};
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// What all passes that train share.
 pub struct TrainingPasses<'x, 'p> {
@@ -49,41 +53,42 @@ pub fn run(
     between: &mut dyn FnMut() -> Result<()>,
 ) -> Result<JobAnswer> {
     let TrainingPasses { dev, phase, shape, table, packer } = passes;
-    let PassShape { mode, packing, limits, .. } = shape.update.expect("a plan that trains").pass;
+    let PassShape { mode, limits, .. } = shape.update.expect("a plan that trains").pass;
     let pieces = pieces(request.datums, limits.head_rows);
-    let sequences: Vec<Sequence<'_>> = pieces.iter().enumerate().map(sequence).collect();
+    let (sequences, targets) = sequences(&pieces);
     let acts = Activations::bind(phase, mode, limits);
     let all = phase.buf(&format!("{}.grads", RoleName::Actor.name()));
     let grads = Adapters::bind(&shape.spec, table, shape.weights, model.lora.shape, model.scale, all);
     let mut logprobs: Vec<Vec<f32>> =
         request.datums.iter().map(|datum| vec![0.0; datum.targets.len()]).collect();
-    let (mut numbers, mut zeros) = (Vec::new(), Vec::new());
+    let (mut numbers, mut slopes, zeros) = (Vec::new(), Vec::new(), vec![0.0; limits.head_rows]);
     if request.gradients {
         dev.zero(all);
     }
     let mut first = 0;
     while first < sequences.len() {
-        let batch = packer.pack_as(packing, &sequences, first)?;
+        let batch = packer.pack_targets(&sequences, &targets, first)?;
         let (which, rows) = (batch.sequences, batch.head.len());
         let pass = Pass::upload(*dev, acts, batch.index);
         layers(*dev, &model.decoder, &pass);
         head(*dev, &model.decoder, &pass, 1.0);
         numbers.resize(rows, 0.0);
         dev.read_f32(pass.head_out().logprobs, 0, &mut numbers);
-        let mut at = 0;
-        for piece in &pieces[which.clone()] {
-            let of = &numbers[at..at + piece.datum.targets.len()];
-            piece.put(of, &mut logprobs[piece.of], request.datums[piece.of].width);
-            at += of.len();
+        let heads = head_rows(&sequences, &targets, which.clone());
+        slopes.clear();
+        slopes.resize(rows, 0.0);
+        for (piece, heads) in pieces[which.clone()].iter().zip(&heads) {
+            let own = [heads.iter().map(|row| numbers[*row as usize]).collect()];
+            if request.gradients {
+                piece.slopes(&request.loss, &own, |at, d| slopes[heads[at] as usize] += d)?;
+            }
+            piece.put(&own[0], &mut logprobs[piece.of], request.datums[piece.of].width);
         }
         if request.gradients {
-            slopes(&pieces[which.clone()], &request.loss, &mut numbers);
-            check_loss(&pieces[which.clone()], &numbers)?;
-            zeros.resize(rows, 0.0);
             let of = Derivatives::Vocabulary {
                 inv_temperature: 1.0,
-                logprobs: &numbers,
-                entropy: &zeros,
+                logprobs: &slopes,
+                entropy: &zeros[..rows],
                 divergence: &[],
             };
             backward(*dev, &model.decoder, &grads, first > 0, &pass, of);
@@ -135,8 +140,40 @@ fn pieces(datums: &[TrainDatum], rows: usize) -> Vec<Piece<'_>> {
     all
 }
 
-fn sequence<'x>((index, piece): (usize, &'x Piece<'_>)) -> Sequence<'x> {
-    Sequence { group: index, prompt: &piece.datum.tokens, response: &piece.datum.targets }
+/// Returns the rows of pieces, those of a group with what they share as their prompt, and what they predict.
+fn sequences<'x>(pieces: &'x [Piece<'_>]) -> (Vec<Sequence<'x>>, Vec<&'x [u32]>) {
+    let tokens: Vec<&[u32]> = pieces.iter().map(|piece| &piece.datum.tokens[..]).collect();
+    let can_share = |index: usize| pieces[index].datum.width == 1;
+    let all = beginnings(&tokens, &can_share).into_iter().zip(&tokens).map(|(begin, tokens)| {
+        let (prompt, response) = tokens.split_at(begin.tokens);
+        Sequence { group: begin.group, prompt, response }
+    });
+    (all.collect(), pieces.iter().map(|piece| &piece.datum.targets[..]).collect())
+}
+
+/// Returns the head row of each target of the sequences `which`, which are in one micro-batch.
+fn head_rows(sequences: &[Sequence<'_>], targets: &[&[u32]], which: Range<usize>) -> Vec<Vec<u32>> {
+    let mut all: Vec<Vec<u32>> = Vec::with_capacity(which.len());
+    let (mut next, mut root) = (0, which.start);
+    for index in which.clone() {
+        let sequence = &sequences[index];
+        if sequence.group != sequences[root].group {
+            root = index;
+        }
+        let shared = (root != index).then(|| targets[root]);
+        // A shared target has the head row of the first sequence, and its index there.
+        let mut heads: Vec<u32> = match shared {
+            Some(_) => all[root - which.start].clone(),
+            None => Vec::new(),
+        };
+        heads.resize(targets[index].len(), 0);
+        for token in own_targets(sequence.prompt.len(), shared, targets[index]) {
+            heads[token] = next;
+            next += 1;
+        }
+        all.push(heads);
+    }
+    all
 }
 
 impl Piece<'_> {
@@ -147,36 +184,29 @@ impl Piece<'_> {
             to[self.first..self.first + own].copy_from_slice(from);
         }
     }
-}
 
-/// Puts the derivatives of the loss by the log-probabilities in their place.
-fn slopes(pieces: &[Piece<'_>], loss: &SumLoss, numbers: &mut [f32]) {
-    let mut at = 0;
-    for piece in pieces {
-        let own = &mut numbers[at..at + piece.datum.targets.len()];
-        let of = pass_loss(loss, std::slice::from_ref(&*piece.datum), &[own.to_vec()]);
-        own.copy_from_slice(&of.d_logp[0]);
-        at += own.len();
-    }
-}
-
-/// Requires that derivatives are numbers: otherwise the gradients would be none.
-fn check_loss(pieces: &[Piece<'_>], slopes: &[f32]) -> Result<()> {
-    let mut at = 0;
-    for piece in pieces {
-        let own = &slopes[at..at + piece.datum.targets.len()];
-        if let Some(bad) = own.iter().position(|d| !d.is_finite()) {
-            let message = format!(
-                "datum {}, position {}: the derivative of the loss by the log-probability is {}",
-                piece.of,
-                bad / piece.datum.width,
-                own[bad]
-            );
-            return Err(Error::new("loss-not-finite", message).hint(
-                "the log-probabilities that were sent, or the advantages, are too far from the model's",
-            ));
+    /// Calls `each` with the derivatives of the loss by its log-probabilities, one for each target.
+    ///
+    /// Errors: `loss-not-finite`, as gradients would be none.
+    fn slopes(
+        &self,
+        loss: &SumLoss,
+        logprobs: &[Vec<f32>; 1],
+        mut each: impl FnMut(usize, f32),
+    ) -> Result<()> {
+        let of = pass_loss(loss, std::slice::from_ref(&*self.datum), logprobs);
+        for (at, d) in of.d_logp[0].iter().enumerate() {
+            if !d.is_finite() {
+                let (datum, position) = (self.of, at / self.datum.width);
+                let message = format!(
+                    "datum {datum}, position {position}: the derivative of the loss by the log-probability is {d}"
+                );
+                return Err(Error::new("loss-not-finite", message).hint(
+                    "the log-probabilities that were sent, or the advantages, are too far from the model's",
+                ));
+            }
+            each(at, *d);
         }
-        at += own.len();
+        Ok(())
     }
-    Ok(())
 }

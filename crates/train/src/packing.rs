@@ -26,7 +26,7 @@ pub struct Sequence<'a> {
 pub struct HeadRow {
     /// Index into the sequences.
     pub sequence: u32,
-    /// Index into its response; with `Heads::Targets`, into what is predicted.
+    /// Index into its response; with `Heads::Targets`, into its targets.
     pub token: u32,
 }
 
@@ -37,7 +37,8 @@ pub enum Heads {
     Tokens,
     /// One for each sequence: the row of its last token.
     End,
-    /// As many for each token of a prompt: the response is what its rows predict, one after the other, and has no rows.
+    /// As many for each row, also of the prompt and of the response's last token: `pack_targets` gets what they
+    /// predict.
     Targets,
 }
 
@@ -114,6 +115,8 @@ pub struct MicroBatch<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Root {
     group: usize,
+    /// The sequence that came with it.
+    first: usize,
     row: usize,
     block: usize,
     /// Place of the state after the last row.
@@ -262,6 +265,30 @@ impl Packer {
         sequences: &[Sequence<'_>],
         first: usize,
     ) -> Result<MicroBatch<'_>> {
+        self.pack_with(how, sequences, &[], first)
+    }
+
+    /// Packs sequences whose rows all predict. `targets`: by sequence, what its rows predict, row by row, as many for
+    /// each row of a group. A target of a prompt's row that its group's first sequence in the micro-batch has, too, has
+    /// no head row of its own: `own_targets` says which do.
+    ///
+    /// Errors: `sequence-too-long` when not even the first sequence fits.
+    pub fn pack_targets(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        targets: &[&[u32]],
+        first: usize,
+    ) -> Result<MicroBatch<'_>> {
+        self.pack_with(Packing { heads: Heads::Targets, whole_groups: false }, sequences, targets, first)
+    }
+
+    fn pack_with(
+        &mut self,
+        how: Packing,
+        sequences: &[Sequence<'_>],
+        targets: &[&[u32]],
+        first: usize,
+    ) -> Result<MicroBatch<'_>> {
         self.index.clear();
         self.head.clear();
         (self.next_block, self.next_place) = (0, 0);
@@ -271,14 +298,23 @@ impl Packer {
         while end < sequences.len() {
             let unit = unit(how, &sequences[end..]);
             let open = root.filter(|root| root.group == unit[0].group);
-            let with = taken.plus(&need(how.heads, unit, open.is_some()));
+            let mut more = need(how.heads, unit, open.is_some());
+            let shared = open.and_then(|root| targets.get(root.first).copied());
+            if how.heads == Heads::Targets {
+                more.head_rows = own_targets(unit[0].prompt.len(), shared, targets[end]).count();
+            }
+            let with = taken.plus(&more);
             if !self.holds(&with) {
                 break;
             }
             taken = with;
-            let open = *root.insert(open.unwrap_or_else(|| self.push_prompt(&unit[0])));
+            let open = *root.insert(open.unwrap_or_else(|| self.push_prompt(&unit[0], end)));
             for sequence in unit {
-                self.push_response(how.heads, sequence, end, open);
+                let rows = self.push_response(how.heads, sequence, open);
+                match how.heads {
+                    Heads::Targets => self.push_targets(sequence, (targets[end], shared), end, rows),
+                    heads => self.push_heads(heads, sequence, end, rows),
+                }
                 end += 1;
             }
         }
@@ -324,16 +360,17 @@ impl Packer {
     }
 
     /// Adds the root segment.
-    fn push_prompt(&mut self, sequence: &Sequence<'_>) -> Root {
+    fn push_prompt(&mut self, sequence: &Sequence<'_>, first: usize) -> Root {
         let blocks = sequence.prompt.len().div_ceil(KV_BLOCK);
         let (row, block) = (self.index.ids.len(), self.take_blocks(blocks));
         self.push_segment(sequence.prompt, 0, block, NO_PARENT);
         self.index.caches[Cache::PAGED].tables.extend(block as u32..(block + blocks) as u32);
         let state = self.push_places(NO_STATE, sequence.prompt.len());
-        Root { group: sequence.group, row, block, state }
+        Root { group: sequence.group, first, row, block, state }
     }
 
-    fn push_response(&mut self, heads: Heads, sequence: &Sequence<'_>, which: usize, root: Root) {
+    /// Adds the rows of a response. Returns the first row of its prompt and its own first row.
+    fn push_response(&mut self, heads: Heads, sequence: &Sequence<'_>, root: Root) -> [usize; 2] {
         let Root { row: root_row, block: root_block, .. } = root;
         let prompt = sequence.prompt.len();
         let rows = own_rows(heads, sequence);
@@ -351,16 +388,39 @@ impl Packer {
             self.index.caches[Cache::PAGED].tables.extend(block as u32..(block + blocks) as u32);
             self.push_places(root.state, rows);
         }
+        [root_row, first_row]
+    }
+
+    fn push_heads(
+        &mut self,
+        heads: Heads,
+        sequence: &Sequence<'_>,
+        which: usize,
+        [root_row, row]: [usize; 2],
+    ) {
         if heads == Heads::End {
-            return self.push_head(first_row + rows - 1, 0, which, rows - 1);
+            let last = own_rows(heads, sequence) - 1;
+            return self.push_head(row + last, 0, which, last);
         }
         for (token, &target) in sequence.response.iter().enumerate() {
-            let row = match (heads, token) {
-                (Heads::Targets, _) => root_row + token / (sequence.response.len() / prompt),
-                (_, 0) => root_row + prompt - 1,
-                _ => first_row + token - 1,
-            };
+            let row = if token == 0 { root_row + sequence.prompt.len() - 1 } else { row + token - 1 };
             self.push_head(row, target, which, token);
+        }
+    }
+
+    fn push_targets(
+        &mut self,
+        sequence: &Sequence<'_>,
+        (targets, shared): (&[u32], Option<&[u32]>),
+        which: usize,
+        [root_row, row]: [usize; 2],
+    ) {
+        let prompt = sequence.prompt.len();
+        let each = targets.len() / (prompt + sequence.response.len());
+        for token in own_targets(prompt, shared, targets) {
+            let at = token / each;
+            let row = if at < prompt { root_row + at } else { row + at - prompt };
+            self.push_head(row, targets[token], which, token);
         }
     }
 
@@ -405,12 +465,23 @@ pub(crate) fn unit<'s, 'a>(how: Packing, sequences: &'s [Sequence<'a>]) -> &'s [
 fn own_rows(heads: Heads, sequence: &Sequence<'_>) -> usize {
     match heads {
         Heads::Tokens => sequence.response.len() - 1,
-        Heads::End => sequence.response.len(),
-        Heads::Targets => 0,
+        Heads::End | Heads::Targets => sequence.response.len(),
     }
 }
 
-/// Returns what sequences of one group take together.
+/// Returns the targets of a sequence, `prompt` rows of which are its group's, that have a head row of their own: all
+/// but those of the prompt that are `shared`'s, too, the targets of the sequence that came with the prompt.
+pub fn own_targets<'t>(
+    prompt: usize,
+    shared: Option<&'t [u32]>,
+    targets: &'t [u32],
+) -> impl Iterator<Item = usize> + use<'t> {
+    let shared = shared.unwrap_or_default();
+    let is_own = move |token: &usize| *token >= prompt || shared.get(*token) != Some(&targets[*token]);
+    (0..targets.len()).filter(is_own)
+}
+
+/// Returns what sequences of one group take together; of `Heads::Targets` without head rows.
 pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], has_prompt: bool) -> Need {
     let prompt = unit[0].prompt.len();
     let mut need = Need::default();
@@ -423,7 +494,11 @@ pub(crate) fn need(heads: Heads, unit: &[Sequence<'_>], has_prompt: bool) -> Nee
     for sequence in unit {
         let rows = own_rows(heads, sequence);
         need.rows += rows;
-        need.head_rows += if heads == Heads::End { 1 } else { sequence.response.len() };
+        need.head_rows += match heads {
+            Heads::Tokens => sequence.response.len(),
+            Heads::End => 1,
+            Heads::Targets => 0,
+        };
         if rows > 0 {
             let blocks = (prompt % KV_BLOCK + rows).div_ceil(KV_BLOCK);
             need.segments += 1;
@@ -443,157 +518,5 @@ fn keys(first: usize, rows: usize) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cut::{Cut, Units};
-
-    fn limits(tokens: usize) -> PassLimits {
-        PackLimits { micro_batch_tokens: tokens, prompt_tokens: 40, segments: 64, caches: Caches::paged(0) }
-            .pass()
-    }
-
-    fn sequences<'a>(prompts: &'a [Vec<u32>], responses: &'a [Vec<u32>], group: usize) -> Vec<Sequence<'a>> {
-        responses
-            .iter()
-            .enumerate()
-            .map(|(i, response)| Sequence { group: i / group, prompt: &prompts[i / group], response })
-            .collect()
-    }
-
-    #[test]
-    fn a_group_has_its_prompt_once_and_every_token_one_head_row() {
-        let prompts = vec![(0..20).collect::<Vec<u32>>(), (100..117).collect()];
-        let responses: Vec<Vec<u32>> = (0..6).map(|i| (200..201 + 3 * i).collect()).collect();
-        let all = sequences(&prompts, &responses, 3);
-        let mut packer = Packer::new(limits(128), 0);
-        let batch = packer.pack(&all, 0).unwrap();
-        assert_eq!(batch.sequences, 0..6);
-        let rows: usize = 20 + 17 + responses.iter().map(|r| r.len() - 1).sum::<usize>();
-        assert_eq!(batch.index.ids.len(), rows);
-        assert_eq!(batch.head.len(), responses.iter().map(Vec::len).sum::<usize>());
-        // The prompt's last row predicts the first token of each response.
-        for (row, head) in batch.index.head_rows.iter().zip(batch.head) {
-            let predicts_first = *row == 19 || batch.index.ids[*row as usize] == 116;
-            assert_eq!(head.token == 0, predicts_first);
-        }
-    }
-
-    #[test]
-    fn slots_of_a_micro_batch_are_distinct_and_lie_in_their_tables() {
-        let prompts = vec![(0..20).collect::<Vec<u32>>()];
-        let responses: Vec<Vec<u32>> = (0..5).map(|i| (0..2 + 9 * i).collect()).collect();
-        let all = sequences(&prompts, &responses, 5);
-        let mut packer = Packer::new(limits(256), 0);
-        let batch = packer.pack(&all, 0).unwrap();
-        let mut slots = batch.index.caches[Cache::PAGED].slots.clone();
-        slots.sort_unstable();
-        slots.dedup();
-        assert_eq!(slots.len(), batch.index.ids.len());
-        for s in batch.index.segments.chunks(5) {
-            for i in 0..s[1] {
-                let position = (s[2] + i) as usize;
-                let block =
-                    batch.index.caches[Cache::PAGED].tables[s[3] as usize + position / KV_BLOCK] as usize;
-                let slot = batch.index.caches[Cache::PAGED].slots[(s[0] + i) as usize] as usize;
-                assert_eq!(slot, block * KV_BLOCK + position % KV_BLOCK);
-            }
-        }
-    }
-
-    #[test]
-    fn cutting_into_micro_batches_loses_no_sequence() {
-        let prompts: Vec<Vec<u32>> = (0..4).map(|i| (0..10 + i).collect()).collect();
-        let responses: Vec<Vec<u32>> = (0..16).map(|i| (0..1 + i % 7).collect()).collect();
-        let all = sequences(&prompts, &responses, 4);
-        for tokens in [24, 32, 64, 200] {
-            let mut packer = Packer::new(limits(tokens), 0);
-            let (mut first, mut head) = (0, 0);
-            while first < all.len() {
-                let batch = packer.pack(&all, first).unwrap();
-                assert!(batch.index.ids.len() <= tokens);
-                head += batch.head.len();
-                first = batch.sequences.end;
-            }
-            assert_eq!(head, responses.iter().map(Vec::len).sum::<usize>());
-        }
-    }
-
-    /// The rows of each segment times its children, as the loss of balance weighs them.
-    #[test]
-    fn rows_of_sequences_are_those_of_segments_times_their_children() {
-        let (prompts, responses) = (vec![vec![7; 5], vec![8; 3]], [3, 1, 2, 1, 1, 4, 1, 1]);
-        let responses: Vec<Vec<u32>> = responses.iter().map(|&n| vec![9; n]).collect();
-        let all = sequences(&prompts, &responses, 4);
-        for tokens in [12, 16, 64] {
-            for heads in [Heads::Tokens, Heads::End] {
-                let packing = Packing { heads, whole_groups: false };
-                let mut packer = Packer::new(limits(tokens), all.len());
-                let units = Units { packing, hidden: 16 };
-                packer.cut(Cut::multiple(1), units, &all, 0..all.len()).unwrap();
-                let mut want = 0;
-                for index in 0..packer.num_micro_batches() {
-                    let first = packer.sequences(0, index).start;
-                    let batch = packer.micro_batch(packing, &all, first, index).unwrap();
-                    let segments = batch.index.segments.as_chunks::<5>().0;
-                    for [first, rows, ..] in segments {
-                        let children = segments.iter().filter(|[.., parent]| parent == first).count();
-                        want += u64::from(*rows) * children.max(1) as u64;
-                    }
-                }
-                assert_eq!(packer.rows_of_sequences(heads, &all, 0), want, "{tokens} {heads:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_scored_sequence_has_one_head_on_its_last_token() {
-        let prompts = vec![(0..20).collect::<Vec<u32>>(), (100..117).collect()];
-        let responses: Vec<Vec<u32>> = (0..4).map(|i| (200..201 + 3 * i).collect()).collect();
-        let all = sequences(&prompts, &responses, 2);
-        let how = Packing { heads: Heads::End, whole_groups: false };
-        let mut packer = Packer::new(limits(128), 0);
-        let batch = packer.pack_as(how, &all, 0).unwrap();
-        assert_eq!(batch.index.ids.len(), 20 + 17 + responses.iter().map(Vec::len).sum::<usize>());
-        let last = |row: &u32| batch.index.ids[*row as usize];
-        let ends: Vec<u32> = batch.index.head_rows.iter().map(last).collect();
-        assert_eq!(ends, responses.iter().map(|r| *r.last().unwrap()).collect::<Vec<u32>>());
-        let of = |h: &HeadRow| (h.sequence as usize, h.token as usize + 1);
-        assert!(batch.head.iter().map(of).eq(responses.iter().map(Vec::len).enumerate()));
-    }
-
-    #[test]
-    fn whole_groups_are_never_cut() {
-        let prompts: Vec<Vec<u32>> = (0..8).map(|i| (0..10 + i).collect()).collect();
-        let responses: Vec<Vec<u32>> = (0..16).map(|i| (0..1 + i % 7).collect()).collect();
-        let all = sequences(&prompts, &responses, 2);
-        for (tokens, heads) in [32, 64, 200].into_iter().flat_map(|n| [(n, Heads::Tokens), (n, Heads::End)]) {
-            let mut packer = Packer::new(limits(tokens), 0);
-            let (mut first, mut rows) = (0, 0);
-            while first < all.len() {
-                let batch = packer.pack_as(Packing { heads, whole_groups: true }, &all, first).unwrap();
-                assert!(
-                    batch.index.ids.len() <= tokens && batch.sequences.end.is_multiple_of(2),
-                    "{tokens} {heads:?}"
-                );
-                rows += batch.index.ids.len();
-                first = batch.sequences.end;
-            }
-            // Each prompt occurs once.
-            let unread = if heads == Heads::Tokens { all.len() } else { 0 };
-            let total = prompts.iter().chain(&responses).map(Vec::len).sum::<usize>();
-            assert_eq!(rows, total - unread, "{tokens} {heads:?}");
-        }
-        // Each half fits alone, the pair does not.
-        let how = Packing { whole_groups: true, heads: Heads::End };
-        let error = Packer::new(limits(21), 0).pack_as(how, &all[4..6], 0).unwrap_err();
-        assert!(error.slug == "sequence-too-long" && error.message.contains("a pair of 23"), "{error}");
-    }
-
-    #[test]
-    fn a_sequence_beyond_the_limit_is_named() {
-        let prompts = vec![vec![0; 40]];
-        let responses = vec![vec![0; 40]];
-        let all = sequences(&prompts, &responses, 1);
-        assert_eq!(Packer::new(limits(64), 0).pack(&all, 0).unwrap_err().slug, "sequence-too-long");
-    }
-}
+#[path = "packing_tests.rs"]
+mod tests;

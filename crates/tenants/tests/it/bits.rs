@@ -142,6 +142,39 @@ fn several_targets_of_a_position_are_as_many_datums() {
 }
 
 #[test]
+fn samples_of_one_prompt_share_its_rows_and_keep_their_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), SMALL);
+    let client = server.client(0);
+    let session = client.session();
+    let [together, apart] = [0, 1].map(|n| client.model(&session, n));
+    let weighted = |text: &[i32], weight: f32| {
+        let targets: Vec<i64> = text[1..].iter().map(|token| i64::from(*token)).collect();
+        let weights = floats(&vec![weight; targets.len()]);
+        datum(&text[..text.len() - 1], &[("target_tokens", ids(&targets)), ("weights", weights)])
+    };
+    let prompt = tokens(0, 1, 17);
+    let texts = [9, 1, 14].map(|n| [prompt.clone(), tokens(0, n, n as usize)].concat());
+    let [a, b, c] = texts.each_ref().map(|text| weighted(text, 0.5));
+    // Between them, one that begins otherwise: nothing is shared.
+    let other = weighted(&tokens(3, 2, 12), 0.0);
+    let pass_of = |model: &str, datums: &[Vec<u8>]| {
+        let done = client.result(&client.pass(&pass(model, 1, "cross_entropy", datums, &[])));
+        let norm = client.value(&client.step(model, 2))["metrics"]["grad_norm:mean"].as_f64().unwrap();
+        (scored(&done), norm)
+    };
+    let (shared, norm) = pass_of(&together, &[a.clone(), b.clone(), c.clone()]);
+    let (alone, norm_alone) = pass_of(&apart, &[a, other.clone(), b, other, c]);
+    let rows = texts.each_ref().map(|text| text.len() - 1);
+    let starts = [0, rows[0] + 11, rows[0] + rows[1] + 22];
+    let alone: Vec<u32> =
+        starts.iter().zip(rows).flat_map(|(start, rows)| alone[*start..start + rows].to_vec()).collect();
+    assert!(shared == alone && shared.len() == rows.iter().sum::<usize>(), "each target's log-prob");
+    // bf16 rounds the rows' gradients, once where datums share a row.
+    assert!(norm > 0.0 && (norm - norm_alone).abs() < 0.02 * norm, "{norm} {norm_alone}");
+}
+
+#[test]
 fn many_adapters_among_neighbours_draw_what_each_draws_alone() {
     let folder = tempfile::tempdir().unwrap();
     // Cards choose kernels by the ranks that neighbours have together: 80 are more than the fastest takes.
