@@ -47,10 +47,10 @@ def over_api(address, steps):
     service = tinker.ServiceClient(base_url=address, api_key="tml-arithmetic-0123456789")
     now = lambda value: value.result() if hasattr(value, "result") else value
     trainer = now(service.create_lora_training_client(base_model=MODEL, rank=RANK, seed=1))
-    draw, shares, seconds, worst = random.Random(7), [], [], 0.0
+    draw, shares, seconds, own, worst = random.Random(7), [], [], [], 0.0
     parts = {}
     for step in range(steps):
-        clock = [time.time()]
+        clock, processor = [time.time()], time.process_time()
 
         def took(part):
             clock.append(time.time())
@@ -88,9 +88,10 @@ def over_api(address, steps):
         shares.append(right / (PROMPTS * GROUP))
         took("numbers compared")
         seconds.append(clock[-1] - clock[0])
+        own.append(time.process_time() - processor)
         if step % 10 == 9:
             print(f"step {step + 1}: {statistics.mean(shares[-10:]):.3f} right; sampler and trainer differ by at most {worst}", flush=True)
-    print("of a step over the API, medians in ms: " + ", ".join(f"{part} {1000 * statistics.median(all):.0f}" for part, all in parts.items()))
+    print("of a step over the API, medians in ms: " + ", ".join(f"{part} {1000 * statistics.median(all):.0f}" for part, all in parts.items()) + f"; the client computes for {1000 * statistics.median(own):.0f}")
     return shares, seconds, worst
 
 
@@ -127,6 +128,8 @@ def main():
     took = [after - before for before, after in zip(times, times[1:])]
     reward = [row["reward"] for row in rows]
     train = 3600 / statistics.median(took)
+    parts = {part: statistics.median(row["metrics"][f"time/{part}"] for row in rows) for part in ("rollout", "update")}
+    print("of a step by plimsoll train, medians in ms: " + ", ".join(f"{part} {1000 * time:.0f}" for part, time in parts.items()))
     print(f"by plimsoll train: {statistics.mean(reward[:5]):.3f} right at first, {statistics.mean(reward[-10:]):.3f} at last; {train:.0f} steps an hour (median)")
     print(f"steps an hour over the API: {api / train:.2f} of plimsoll train")
     if worst:
