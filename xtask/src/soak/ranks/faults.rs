@@ -161,6 +161,9 @@ fn partition(bench: &mut Bench<'_>, rank: usize, how: &str) -> Result<Option<Unn
     let training = bench.training();
     let scene = Scene::start(&training, [rank, bench.ranks], &[], true)?;
     bench.pause();
+    // Its trainer is stopped until they are cut: a run of few steps may be over before Python has started.
+    let trainer = scene.trainer()?;
+    send("STOP", trainer);
     let own = scene.supervisor();
     let others = scene.supervisors.iter().filter(|pid| **pid != own);
     let began = Instant::now();
@@ -168,6 +171,7 @@ fn partition(bench: &mut Bench<'_>, rank: usize, how: &str) -> Result<Option<Unn
         .args(["-c", include_str!("partition.py"), how, &own.to_string()])
         .args(others.map(u32::to_string))
         .output();
+    send("CONT", trainer);
     let done = cut.as_ref().is_ok_and(|cut| cut.status.success() && cut.stdout != b"0\n");
     if !done {
         scene.life.wait(LIFE_SECONDS_MAX)?;
