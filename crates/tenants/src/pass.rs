@@ -12,7 +12,7 @@ use plimsoll_memory::InPhase;
 use plimsoll_model::{Activations, Adapters, Derivatives, ParamTable, Pass, backward, head, layers};
 use plimsoll_plan::{PassShape, RoleName, RoleShape};
 use plimsoll_tinker::{JobAnswer, TrainDatum, pass_loss};
-use plimsoll_train::{Packer, Sequence, first_not_finite, gradient_not_finite, own_targets};
+use plimsoll_train::{HeadRow, Packer, Sequence, first_not_finite, gradient_not_finite};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -69,12 +69,12 @@ pub fn run(
     while first < sequences.len() {
         let batch = packer.pack_targets(&sequences, &targets, first)?;
         let (which, rows) = (batch.sequences, batch.head.len());
+        let heads = rows_of_targets(batch.head, &sequences, &targets, which.clone());
         let pass = Pass::upload(*dev, acts, batch.index);
         layers(*dev, &model.decoder, &pass);
         head(*dev, &model.decoder, &pass, 1.0);
         numbers.resize(rows, 0.0);
         dev.read_f32(pass.head_out().logprobs, 0, &mut numbers);
-        let heads = head_rows(&sequences, &targets, which.clone());
         slopes.clear();
         slopes.resize(rows, 0.0);
         for (piece, heads) in pieces[which.clone()].iter().zip(&heads) {
@@ -151,27 +151,26 @@ fn sequences<'x>(pieces: &'x [Piece<'_>]) -> (Vec<Sequence<'x>>, Vec<&'x [u32]>)
     (all.collect(), pieces.iter().map(|piece| &piece.datum.targets[..]).collect())
 }
 
-/// Returns the head row of each target of the sequences `which`, which are in one micro-batch.
-fn head_rows(sequences: &[Sequence<'_>], targets: &[&[u32]], which: Range<usize>) -> Vec<Vec<u32>> {
+/// Returns the head row of each target of the sequences `which`, whose micro-batch has these.
+fn rows_of_targets(
+    head: &[HeadRow],
+    sequences: &[Sequence<'_>],
+    targets: &[&[u32]],
+    which: Range<usize>,
+) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = Vec::with_capacity(which.len());
-    let (mut next, mut root) = (0, which.start);
+    let (mut own, mut root) = (head.iter().zip(0..).peekable(), which.start);
     for index in which.clone() {
-        let sequence = &sequences[index];
-        if sequence.group != sequences[root].group {
+        if sequences[index].group != sequences[root].group {
             root = index;
         }
-        let shared = (root != index).then(|| targets[root]);
-        // A shared target has the head row of the first sequence, and its index there.
-        let mut heads: Vec<u32> = match shared {
-            Some(_) => all[root - which.start].clone(),
-            None => Vec::new(),
-        };
-        heads.resize(targets[index].len(), 0);
-        for token in own_targets(sequence.prompt.len(), shared, targets[index]) {
-            heads[token] = next;
-            next += 1;
+        // A target that is shared has the head row of the first sequence, and its index there.
+        let mut rows = if root == index { Vec::new() } else { all[root - which.start].clone() };
+        rows.resize(targets[index].len(), 0);
+        while let Some((head, row)) = own.next_if(|(head, _)| head.sequence as usize == index) {
+            rows[head.token as usize] = row;
         }
-        all.push(heads);
+        all.push(rows);
     }
     all
 }

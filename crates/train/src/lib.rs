@@ -25,7 +25,7 @@ pub use landing::{Landing, LandingShape, Spread, landing_layout};
 pub use levels::{Area, Levels};
 pub use matrices::{MuonBufs, layout as muon_layout};
 pub use optimizer::{Optimizer, OptimizerDType, StateDTypes, States, adamw, layout as optimizer_layout};
-pub use packing::{HeadRow, Heads, MicroBatch, PackLimits, Packer, Packing, Sequence, own_targets};
+pub use packing::{HeadRow, Heads, MicroBatch, PackLimits, Packer, Packing, Sequence};
 pub use partial::{LAYER_SLOTS, Partial, layout as partial_layout};
 pub use plimsoll_algo::update::UpdateOptions;
 pub use share::Share;

@@ -270,7 +270,7 @@ impl Packer {
 
     /// Packs sequences whose rows all predict. `targets`: by sequence, what its rows predict, row by row, as many for
     /// each row of a group. A target of a prompt's row that its group's first sequence in the micro-batch has, too, has
-    /// no head row of its own: `own_targets` says which do.
+    /// no head row of its own.
     ///
     /// Errors: `sequence-too-long` when not even the first sequence fits.
     pub fn pack_targets(
@@ -471,7 +471,7 @@ fn own_rows(heads: Heads, sequence: &Sequence<'_>) -> usize {
 
 /// Returns the targets of a sequence, `prompt` rows of which are its group's, that have a head row of their own: all
 /// but those of the prompt that are `shared`'s, too, the targets of the sequence that came with the prompt.
-pub fn own_targets<'t>(
+fn own_targets<'t>(
     prompt: usize,
     shared: Option<&'t [u32]>,
     targets: &'t [u32],
