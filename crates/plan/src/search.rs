@@ -262,8 +262,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns how often passes of a size are recorded: for the rollout's sampling and the evaluation's; for clients, of
-    /// rows that have one adapter or none, and of rows that have several.
+    /// Returns how often passes of a size are recorded: for the rollout's sampling and the evaluation's; for clients,
+    /// of rows that have one adapter or none, and of rows that have several.
     fn ways_of_sampling(&self, run: &RunSpec) -> usize {
         let has_clients = self.facts.host.clients > Bytes(0);
         let greedy = run.samples_greedily() && run.eval.temperature != 0.0;

@@ -16,8 +16,8 @@ use std::process::Command;
 
 /// The plan may exceed the truth by 5 %, or by this many bytes if that is more.
 const SLACK_BYTES: u64 = 16 << 20;
-/// It counts most of the program, of which a run touches less the larger it is: this share of the file may be untouched.
-/// That is more than the bytes above for a development build alone, which is several times as large as a release.
+/// It counts most of the program, of which a run touches less the larger it is: this share of the file may be
+/// untouched. Only for a development build, several times as large as a release, is that more than the bytes above.
 const UNTOUCHED: u64 = 6;
 
 /// A run, planned and made.
