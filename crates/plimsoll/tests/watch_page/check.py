@@ -140,6 +140,8 @@ def follow(page, server_url, directory):
 
 TABLE = "[...document.querySelectorAll('#run-rows tbody tr')].map((row) => [...row.children].map((cell) => cell.textContent))"
 
+HEADS = "[...document.querySelectorAll('#run-rows thead th')].map((head) => head.textContent)"
+
 
 def sweep(folder):
     """Two learning rates with two seeds each; one run is short, and texts are hostile."""
@@ -170,10 +172,12 @@ def compare(page, url):
         page.open("about:blank")
         page.open(url)
         page.until("document.querySelectorAll('.chart canvas').length >= 5", "charts")
-        page.until(f"{TABLE}.length === 4 && {TABLE}[0].length > 6", "the rows")
+        # Runs are rows before their settings are read, which a live page does one after the other, and drawn after that.
+        known = f"{HEADS}.includes('note') && {TABLE}.every((row) => row[1] !== '–' && row[2] !== '–')"
+        page.until(f"{TABLE}.length === 4 && {known}", "the rows with their settings")
         wide = page.run("document.documentElement.scrollWidth")
         assert wide <= width, f"{wide} pixels on a screen of {width}"
-        heads = page.run("[...document.querySelectorAll('#run-rows thead th')].map((n) => n.textContent)")
+        heads = page.run(HEADS)
         # Keys that are equal in all runs, and places, are no columns.
         assert heads[:4] == ["run", "seed", "learning_rate", "note"] and "same" not in heads and "dir" not in heads, heads
         assert page.run(TABLE)[2][3] == HOSTILE, page.run(TABLE)
@@ -210,7 +214,8 @@ def compare(page, url):
         page.open("about:blank")
         page.open(url + "#%3Cimg%3E?group=none.such&run=none&off=none&sort=none&metric=none&zoom=b:a&open=%3Cimg%3E")
         page.until("document.querySelectorAll('.chart canvas').length >= 5", "charts of a strange address")
-        assert len(page.run(TABLE)) == 4 and page.run("document.querySelectorAll('img').length") == 0
+        page.until(f"{TABLE}.length === 4", "the rows of a strange address")
+        assert page.run("document.querySelectorAll('img').length") == 0
 
 
 def main():
@@ -241,6 +246,9 @@ def main():
         assert complaints == [], complaints
         page.complaints.clear()
         compare(page, second.stdout.readline().strip())
+        with (several / "rate 0.01 <b>2" / "run.toml").open("a") as settings:
+            settings.write("[late]\nvalue = 1\n")
+        page.until(f"{HEADS}.slice(0, 5).includes('value')", "a key that came after the rows were drawn")
         compare(page, table.as_uri())
         assert page.complaints == [], page.complaints
     finally:

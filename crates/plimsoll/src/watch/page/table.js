@@ -81,7 +81,7 @@ function groupRows(group, columns) {
 }
 
 function drawRuns(anew) {
-  const key = JSON.stringify([runs.map((run) => [run.brief.version, run.brief.state, run.on, Boolean(run.detail)]), focus, view.group, view.sort, [...view.open]]);
+  const key = JSON.stringify([runs.map((run) => [run.brief.version, run.brief.state, run.on, run.detail && run.detail.detail_version]), focus, view.group, view.sort, [...view.open]]);
   if (!anew && $("runs").dataset.key === key) return;
   $("runs").dataset.key = key;
   const several = runs.length > 1;
