@@ -68,6 +68,7 @@ mod schema;
 mod sections;
 mod sources;
 mod spec;
+mod speculate;
 mod staleness;
 mod supply;
 mod tower_use;
@@ -110,6 +111,7 @@ pub use sources::no_rows_to_filter;
 pub use spec::{
     FromLabels, FromPairs, FromSamples, LoraSpec, ModelReward, RunSpec, SamplerSpec, TrainingSpec, Trains,
 };
+pub use speculate::Speculate;
 pub use supply::SupplyKind;
 pub use tower_use::TowerUse;
 pub use values::{

@@ -1,7 +1,7 @@
 //! Reserved keys that this build does not implement: they parse, and using one is `not-built`.
 
 use super::{provenance::Provenance, sections::RunFile, values::Offload};
-use crate::{Auto, TrainedKind};
+use crate::{Auto, Speculate, TrainedKind};
 use plimsoll_base::{Error, Result};
 
 /// Refuses what a run file asks for and this build does not implement.
@@ -22,6 +22,10 @@ pub(super) fn check(run: &RunFile, at: &Provenance) -> Result<()> {
         if !matches!(stage, 0 | 2 | 3) {
             return Err(error(at, "run.zero_stage", &stage.to_string(), "2, 3 and \"auto\""));
         }
+    }
+    if matches!(run.rollout.speculate, Speculate::Mtp | Speculate::Trained) {
+        let asked = format!("\"{}\"", run.rollout.speculate);
+        return Err(error(at, "rollout.speculate", &asked, "\"ngram\", \"suffix\" and \"auto\""));
     }
     if run.memory.offloads(Offload::Gradients) {
         return Err(error(at, "memory.offload", "\"gradients\"", "\"optimizer\" and \"reference\""));

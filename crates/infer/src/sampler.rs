@@ -101,6 +101,11 @@ impl<'a> Sampler<'a> {
         self.engine.draw_ends(ends);
     }
 
+    /// Drafts at most `depth` tokens of a response from now on, and forgets what it drafts from, for measuring.
+    pub fn limit_drafts(&mut self, depth: usize) {
+        self.engine.limit_drafts(depth);
+    }
+
     /// Samples responses into `samples`: phase Rollout.
     ///
     /// Errors: those of sampling.

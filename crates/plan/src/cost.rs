@@ -392,6 +392,17 @@ fn rollout(work: &Work, model: &Model, engine: &EngineLimits, rates: &Rates) -> 
     prefill + work.response_tokens * (waves * pass(in_flight) + last)
 }
 
+/// Returns the seconds of a pass that decodes some rows, with `context` keys each.
+pub(crate) fn of_passes(
+    spec: &ModelSpec,
+    weights: DType,
+    rates: &Rates,
+    context: f64,
+) -> impl Fn(f64) -> f64 {
+    let model = Model::new(spec, weights);
+    move |rows| model.pass_s(rates, rows, rows, context)
+}
+
 /// Returns the p-norm of two times that partly overlap.
 fn norm(p: f64, a: f64, b: f64) -> f64 {
     (a.powf(p) + b.powf(p)).powf(1.0 / p)

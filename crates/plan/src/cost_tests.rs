@@ -98,6 +98,7 @@ fn every_saving_of_memory_costs_time() {
         listed: 0,
         own: plimsoll_model::OwnLogits::NONE,
         caches: Caches::paged(blocks),
+        drafts: None,
     };
     let seconds = |engine| rollout(&work(), &model, &engine, &rates);
     assert!(seconds(engine(8, 1000)) > seconds(engine(32, 1000)));
@@ -127,6 +128,7 @@ fn places_for_carried_prompts_save_time() {
             listed: 0,
             own: plimsoll_model::OwnLogits::NONE,
             caches: Caches::paged(1000),
+            drafts: None,
         };
         rollout(work, &model, &engine, &rates)
     };

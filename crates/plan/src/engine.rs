@@ -26,7 +26,9 @@ impl Planner<'_> {
             listed: if has_clients { LISTED.min(self.facts.spec.vocab as usize) } else { 0 },
             own: self.own_logits(run),
             caches: specs.iter().map(|of| (of.cache, 0)).collect(),
+            drafts: None,
         };
+        let limits = EngineLimits { drafts: self.drafts(run, &limits), ..limits };
         let units = |of: &CacheSpec| (of.cache, self.units(run, &limits, of, group));
         EngineLimits { caches: specs.iter().map(units).collect(), ..limits }
     }

@@ -5,6 +5,7 @@ pub mod carry;
 mod cost;
 pub mod devices;
 mod disk;
+mod drafts;
 mod duration;
 mod engine;
 mod evaluations;

@@ -9,7 +9,7 @@ use crate::report::{AutoReport, PlanReport, Resolved, Setting, SmallestLimits};
 use crate::search::Candidate;
 use crate::shape::RunShape;
 use crate::work::work;
-use crate::{devices, hints, tables};
+use crate::{devices, drafts, hints, tables};
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Auto, Positions, RunSpec, SamplerSpec};
@@ -146,6 +146,7 @@ pub(crate) fn with_planner<T>(
     let cores = Host::this().threads();
     let row = devices::row_of(run, limits);
     check_keys(facts, row)?;
+    drafts::check(run, facts)?;
     // How many processors stand next to a card of another machine, this one does not know.
     let auto = if row.has_own_memory() && is_elsewhere(limits) { THREADS_ELSEWHERE } else { cores };
     let threads = run.run.threads.value().map_or(auto, |n| n.max(1) as usize);

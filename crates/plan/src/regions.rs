@@ -434,6 +434,7 @@ impl RunShape {
         let mut row = |name: &str, owner, place, bytes: u64| host_row(layout, name, owner, place, bytes);
         let host = &self.host;
         row("rollout.host", "rollout", Place::Heap, self.engine_bytes());
+        row("rollout.drafts", "rollout", Place::Heap, Engine::draft_bytes(&self.engine));
         row("files.headers", "files", Place::Heap, self.header_bytes());
         let samples = Samples::bytes(self.engine.samples, self.engine.new_tokens, self.episodes.turns_max);
         row("rollout.samples", "rollout", Place::Heap, samples);

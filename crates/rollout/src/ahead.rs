@@ -6,8 +6,9 @@
 //! write the same bits to the same places; if rows have states, with a spare sequence that has none.
 
 use crate::Samples;
-use crate::engine::{Engine, Model, Request, RolloutStats, StopCondition, push_key};
+use crate::engine::{Engine, Model, Request, StopCondition};
 use crate::limits::{PASSES_MAX, bucket};
+use crate::stats::RolloutStats;
 use plimsoll_base::Result;
 use plimsoll_device::{ATTENTION_CHUNK, Device, KEY_WORDS, NO_PARENT, Pipeline, Sampling};
 use plimsoll_model::{
@@ -40,7 +41,7 @@ impl Engine {
         out: &mut Samples,
         stats: &mut RolloutStats,
     ) -> Result<bool> {
-        let new_tokens = run.request.max_new_tokens;
+        let (new_tokens, vocab) = (run.request.max_new_tokens, run.model.decoder.spec.vocab);
         let passes = self.schedule.next_run(out, |_| new_tokens, PASSES_MAX, |_| (), &mut self.index);
         if passes == 0 {
             return Ok(false);
@@ -59,7 +60,7 @@ impl Engine {
             if step > 0 {
                 left -= self.take_pass(run, (step - 1) % 2, stop, out)?;
             }
-            if self.should_leave(left, live, rows) {
+            if self.should_leave(left, live, rows) || (step > 0 && self.drafts_pay(vocab, run.request, out)) {
                 break;
             }
         }
@@ -173,11 +174,11 @@ impl Engine {
         key_of: impl Fn(usize) -> (u64, u64),
         out: &Samples,
     ) -> Pass<'p> {
-        self.keys.clear();
-        let samples = &self.schedule.head_samples;
-        for row in 0..self.index.head_rows.len() {
-            let s = samples[row.min(samples.len() - 1)];
-            push_key(&mut self.keys, key_of(s), out.ids(s).len());
+        self.push_keys(key_of, out);
+        // Rows that fill a bucket are copies of the last.
+        let last = self.keys.len() - KEY_WORDS;
+        while self.keys.len() < KEY_WORDS * self.index.head_rows.len() {
+            self.keys.extend_from_within(last..last + KEY_WORDS);
         }
         let pass = self.upload(model);
         upload_keys(model.dev, &pass, &self.keys);
@@ -185,7 +186,7 @@ impl Engine {
     }
 
     /// Issues one pass: layers, sampling, and the step to the next position.
-    fn put_pass<'p>(&self, run: &Run<'_, '_, 'p>, pass: &Pass<'p>) -> plimsoll_memory::Buf<'p> {
+    pub(crate) fn put_pass<'p>(&self, run: &Run<'_, '_, 'p>, pass: &Pass<'p>) -> plimsoll_memory::Buf<'p> {
         let how = run.request.sampling;
         let key = graph_key(run.model.decoder, &self.index, Some(how));
         run.pipeline.replay(key, &mut || {

@@ -1,18 +1,19 @@
 //! The engine's loop: schedule a pass, run the model, draw tokens, end sequences.
 
 use crate::ahead;
+use crate::drafts::Drafter;
 use crate::ends::DrawnEnds;
 use crate::limits::{EngineLimits, OnFull};
 use crate::pass_masks::PassMasks;
 use crate::samples::{Finish, Samples};
 use crate::schedule::{Next, Schedule};
+use crate::stats::RolloutStats;
 use plimsoll_base::{Error, Result, slugs};
 use plimsoll_device::{Device, KEY_WORDS, Sampling, draw_key};
 use plimsoll_model::{
     Activations, Decoder, DrawRun, ImageIndex, NO_SLOT, Pass, PassIndex, SeenImages, TextImage, TextPlaces,
     draw_runs, layers, list_rows, name_rows, score_rows, upload_keys,
 };
-use serde::{Deserialize, Serialize};
 
 /// Decides when a response ends, in addition to end-of-text and length; implemented where there is text.
 pub trait StopCondition {
@@ -110,24 +111,6 @@ pub enum SoFar<'b> {
     Ended,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RolloutStats {
-    pub passes: u64,
-    /// Rows computed, including prompts and recomputation.
-    pub rows: u64,
-    /// Number of preemptions: sequences that gave their blocks back.
-    pub preemptions: u64,
-}
-
-impl RolloutStats {
-    /// Adds the counts of another rollout.
-    pub fn add_counts(&mut self, other: &RolloutStats) {
-        self.passes += other.passes;
-        self.rows += other.rows;
-        self.preemptions += other.preemptions;
-    }
-}
-
 /// The decoder and device of the engine's passes.
 #[derive(Clone, Copy)]
 pub struct Model<'m, 'a, 'p> {
@@ -164,6 +147,7 @@ pub struct Engine {
     pub(crate) listed: (Vec<u32>, Vec<f32>),
     /// Log-probabilities of named tokens of the last head rows, as many each.
     pub(crate) named: Vec<f32>,
+    pub(crate) drafter: Option<Drafter>,
     /// Whether the response of each row has ended, in passes that run ahead.
     pub(crate) ended: Vec<bool>,
     /// The environment's latest answer.
@@ -178,6 +162,7 @@ pub struct Engine {
 impl Engine {
     pub fn new(limits: EngineLimits, on_full: OnFull) -> Engine {
         assert!(limits.rows >= limits.sequences && limits.sequences > 0, "{limits:?}");
+        assert!(limits.drafts.is_none() || !limits.has_units(), "drafts with a state: {limits:?}");
         limits.check(limits.prompt_tokens);
         let rows = limits.pass().head_rows;
         Engine {
@@ -189,6 +174,7 @@ impl Engine {
             logprobs: vec![0.0; rows],
             listed: (vec![0; rows * limits.listed], vec![0.0; rows * limits.listed]),
             named: vec![0.0; rows * limits.listed],
+            drafter: limits.drafts.map(|of| Drafter::new(of, &limits)),
             ended: Vec::with_capacity(rows),
             answer: Vec::new(),
             drawn_ends: None,
@@ -249,13 +235,25 @@ impl Engine {
         self.drawn_ends = Some(ends);
     }
 
-    /// Returns the heap bytes of an engine with these limits.
+    /// Drafts at most `depth` tokens of a sequence from now on, none with 0, and forgets what it drafts from; for
+    /// measuring with an engine that may draft as many.
+    pub fn limit_drafts(&mut self, depth: usize) {
+        let Some((drafter, of)) = self.drafter.as_mut().zip(self.limits.drafts) else { return };
+        drafter.limit(depth.min(of.depth));
+    }
+
+    /// Returns the heap bytes of an engine with these limits, without those of drafts.
     pub fn host_bytes(limits: &EngineLimits) -> u64 {
         let answer = 8 * limits.new_tokens as u64; // A vector that grows by doubling.
         Schedule::bytes(limits)
             + PassIndex::bytes(&limits.pass())
             + (29 + 12 * limits.listed as u64) * limits.pass().head_rows as u64
             + answer
+    }
+
+    /// Returns the heap bytes of the texts from which drafts are made, and of drafts.
+    pub fn draft_bytes(limits: &EngineLimits) -> u64 {
+        limits.drafts.map_or(0, |of| Drafter::bytes(of, limits))
     }
 
     /// Samples responses to all prompts into `out`.
@@ -306,6 +304,7 @@ impl Engine {
         self.schedule.own_places.iter_mut().for_each(|own| *own = None);
         out.reset(request.prompts.len() * request.group_size);
         self.schedule.begin(request.prompts.iter().map(|p| p.len()), request.group_size);
+        self.drafter.iter_mut().for_each(Drafter::begin);
         Ok(())
     }
 
@@ -322,6 +321,9 @@ impl Engine {
         loop {
             if has_turns {
                 self.take_answers(false, (model, request), stop, out)?;
+            }
+            if !has_masks && self.verify((model, request), stop, out, &mut stats)? {
+                continue;
             }
             let ran = match model.dev.pipeline() {
                 Some(pipeline) if self.limits.ahead && !has_turns && !has_masks => {
@@ -375,10 +377,7 @@ impl Engine {
         }
         let pass = self.upload(model);
         compute(model, &pass);
-        self.keys.clear();
-        for &s in &self.schedule.head_samples {
-            push_key(&mut self.keys, key_of(s), out.ids(s).len());
-        }
+        self.push_keys(key_of, out);
         let r = self.index.head_rows.len();
         self.keys.resize(KEY_WORDS * r, 0);
         upload_keys(dev, &pass, &self.keys);
@@ -402,6 +401,18 @@ impl Engine {
         stats.passes += 1;
         stats.rows += self.index.ids.len() as u64;
         dev.check()
+    }
+
+    /// Puts in the keys of the draws of all head rows. Neighbours of one sample are at positions after each other.
+    pub(crate) fn push_keys(&mut self, key_of: impl Fn(usize) -> (u64, u64), out: &Samples) {
+        self.keys.clear();
+        let (mut last, mut more) = (None, 0);
+        for &s in &self.schedule.head_samples {
+            more = if last == Some(s) { more + 1 } else { 0 };
+            last = Some(s);
+            let (seed, id) = key_of(s);
+            self.keys.extend_from_slice(&draw_key(seed, id, out.ids(s).len() + more));
+        }
     }
 
     /// Uploads what rows of runs have of their own, while the device computes the layers.
@@ -574,11 +585,6 @@ impl Engine {
         }
         Ok(())
     }
-}
-
-/// Adds the key of a sample's draw at a position.
-pub(crate) fn push_key(keys: &mut Vec<u32>, (seed, id): (u64, u64), position: usize) {
-    keys.extend_from_slice(&draw_key(seed, id, position));
 }
 
 fn not_finite(sample: usize, position: usize, logprob: f32) -> Error {

@@ -6,6 +6,8 @@
 
 mod ahead;
 mod ask;
+mod draft_limits;
+mod drafts;
 mod ends;
 mod engine;
 mod group_times;
@@ -15,14 +17,18 @@ mod live;
 mod pass_masks;
 mod samples;
 mod schedule;
+mod stats;
+mod verify;
 
 pub use ahead::Recorded;
 pub use ask::{Ask, AskImage, BIASES_MAX, ENDS_MAX, NamedTokens, PrefixScope};
+pub use draft_limits::{DraftLimits, DraftSource, PassCosts};
 pub use ends::DrawnEnds;
-pub use engine::{Engine, Model, NeverStop, Request, RolloutStats, SoFar, StopCondition};
+pub use engine::{Engine, Model, NeverStop, Request, SoFar, StopCondition};
 pub use group_times::GroupTimes;
 pub use lengths::{Lengths, deal};
 pub use limits::{EngineLimits, LISTED, OnFull, layout};
 pub use live::{Likeliest, Listener, Live};
 pub use plimsoll_model::OwnLogits;
 pub use samples::{Finish, Samples, Turn};
+pub use stats::{Drafted, RolloutStats};

@@ -1,5 +1,6 @@
 //! The limits of an engine, and the regions that follow from them.
 
+use crate::draft_limits::DraftLimits;
 use plimsoll_arch::{CACHES, Cache, Caches, Extent, ModelSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{ATTENTION_CHUNK, KV_BLOCK};
@@ -34,6 +35,8 @@ pub struct EngineLimits {
     pub own: OwnLogits,
     /// The caches, with their units per layer.
     pub caches: Caches,
+    /// What may be drafted; `None`: nothing is. Not with caches of one unit a sequence.
+    pub drafts: Option<DraftLimits>,
 }
 
 /// Units of each cache; 0 for caches that the model lacks.
@@ -147,7 +150,7 @@ impl EngineLimits {
             return Vec::new();
         }
         let longest = keys_bucket(self.prompt_tokens + self.new_tokens + 1);
-        let mut rows: Vec<usize> = (1..=self.sequences).map(bucket).collect();
+        let mut rows: Vec<usize> = (1..=self.decode_rows()).map(bucket).collect();
         rows.dedup();
         let keys = std::iter::successors(Some(keys_bucket(1)), |&k| (k < longest).then_some(2 * k));
         keys.flat_map(|keys| rows.iter().map(move |&rows| (rows, keys))).collect()
@@ -158,7 +161,8 @@ impl EngineLimits {
         keys_bucket(self.prompt_tokens + self.new_tokens + 1)
     }
 
-    /// Returns the table entries of a sequence in passes that run ahead: all its blocks, and one for the next position.
+    /// Returns the table entries of a row in passes that run ahead or verify drafts: all blocks of its sequence, and
+    /// one for the next position.
     pub(crate) fn table_stride(&self) -> usize {
         self.blocks_per_sequence() + 1
     }
@@ -168,21 +172,27 @@ impl EngineLimits {
         if self.ahead { self.caches.units(cache.index()) as u32 } else { 0 }
     }
 
+    /// Returns the most rows of a pass that decodes: one of each sequence, and drafts.
+    pub(crate) fn decode_rows(&self) -> usize {
+        self.drafts.map_or(0, |drafts| drafts.rows).max(self.sequences)
+    }
+
     pub fn pass(&self) -> PassLimits {
-        let (sequences, stride, spare) = if self.ahead {
-            (bucket(self.sequences), self.table_stride(), 1)
+        let (decoded, stride, spare) = if self.ahead {
+            (bucket(self.decode_rows()), self.table_stride(), 1)
         } else {
-            (self.sequences, self.blocks_per_sequence(), 0)
+            let stride = self.drafts.map_or(self.blocks_per_sequence(), |_| self.table_stride());
+            (self.decode_rows(), stride, 0)
         };
-        let (rows, scored) = (self.rows.max(sequences), if self.listed > 0 { SCORED_ROWS } else { 0 });
+        let (rows, scored) = (self.rows.max(decoded), if self.listed > 0 { SCORED_ROWS } else { 0 });
         PassLimits {
             rows,
-            head_rows: (sequences + scored).min(rows),
+            head_rows: (decoded + scored).min(rows),
             listed: self.listed,
             taught: 0,
             own: self.own,
-            segments: sequences,
-            table_entries: sequences * stride,
+            segments: decoded,
+            table_entries: decoded * stride,
             copies: self.sequences,
             caches: self
                 .caches

@@ -7,11 +7,12 @@
 mod ahead;
 
 use crate::ask::{Ask, AskImage, ENDS_MAX, NamedTokens};
-use crate::engine::{Engine, Model, RolloutStats, StopCondition};
+use crate::engine::{Engine, Model, StopCondition};
 use crate::limits::EngineLimits;
 use crate::samples::{Finish, Samples};
 use crate::schedule::slots::Opening;
 use crate::schedule::{Next, Schedule};
+use crate::stats::RolloutStats;
 use plimsoll_base::{Error, Result};
 use plimsoll_device::Sampling;
 use plimsoll_model::{DrawRun, NO_SLOT, TextImage, layers};

@@ -158,7 +158,7 @@ impl Schedule {
             num_ready: 0,
             promised: Count::default(),
             preemptions: 0,
-            head_samples: Vec::with_capacity(limits.sequences),
+            head_samples: Vec::with_capacity(limits.decode_rows()),
             scored: Vec::new(),
             scored_from: Vec::new(),
             places: Vec::new(),
@@ -174,7 +174,8 @@ impl Schedule {
         let [per_prompt, own] = held_most(limits).map(|most| 4 * limits.blocks(most));
         let each = size_of::<Group>() + size_of::<Sequence>() + per_prompt + own + LINE_AND_UNITS;
         let units: usize = limits.caches.each().map(|cache| limits.caches.units(cache.index())).sum();
-        (limits.samples * each + units * 4 + limits.sequences * 24 + 8) as u64
+        let of_running = limits.sequences * 16 + limits.decode_rows() * size_of::<usize>();
+        (limits.samples * each + units * 4 + of_running + 8) as u64
     }
 
     /// Starts a request; every block is free again, and none is kept for a later prompt.
@@ -276,6 +277,11 @@ impl Schedule {
             0 => samples.ids(s).len() - self.sequences[s].computed,
             rows => rows,
         }
+    }
+
+    /// Returns the running sequences.
+    pub(crate) fn running(&self) -> &[usize] {
+        &self.running
     }
 
     /// True if a sequence waits to start.

@@ -49,6 +49,8 @@ fn main() {
             } else {
                 Caches::paged(9)
             },
+            // Texts of a request that is drawn again are found, and drafts are right.
+            drafts: Some(common::DRAFTS).filter(|_| source == "qwen3"),
         };
         let pack =
             PackLimits { micro_batch_tokens: 128, prompt_tokens: 40, segments: 15, caches: Caches::paged(0) };

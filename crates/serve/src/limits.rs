@@ -177,6 +177,7 @@ pub fn host_bytes(
         listed: LISTED,
         own: OwnLogits { masks: true, biases: BIASES_MAX },
         caches: spec.caches(prompt_tokens + new_tokens).iter().map(|of| (of.cache, 0)).collect(),
+        drafts: None,
     };
     let of_images = images.map_or(0, |served| {
         (served.host_bytes(BODIES_MAX) + THREAD_BYTES) as u64 + Live::image_bytes(&engine)

@@ -81,7 +81,28 @@ const TEACHER: Setting = when(
     &["method=distill", "distill.teacher=t"],
 );
 
+const SPECULATE: Setting = when(
+    "rollout.speculate",
+    "rollout.speculate = \"ngram\" or \"suffix\"",
+    |run| run.rollout.speculate.is_required(),
+    &["rollout.speculate=suffix"],
+);
+
 pub(super) const ROWS: &[Conflict] = &[
+    no(
+        SPECULATE,
+        SCHEMA,
+        "whose masks follow from token to token: drafts with masks are not built yet",
+        "set rollout.speculate = \"auto\", or remove it",
+    )
+    .slug("not-built"),
+    no(
+        SPECULATE,
+        AGENTS,
+        "whose requests come and go: drafts for these are not built yet",
+        "set rollout.speculate = \"auto\", or remove it",
+    )
+    .slug("not-built"),
     no(SCHEMA, ENVIRONMENT, "whose turns are not held to one", "remove rollout.schema, or [environment]"),
     no(SCHEMA, TEACHER, "whose distribution is over all tokens", "remove rollout.schema"),
     no(

@@ -14,6 +14,7 @@ use super::key::{
     STORED, also, renamed, such, within,
 };
 use super::limits::{MICRO_BATCHES_MAX, TEMPERATURE_MIN, TOKENS_MAX};
+use super::speculate::{SPECULATE_DEPTH, SPECULATE_DEPTH_MAX, Speculate, is_usual_depth};
 use super::tree::flatten;
 use super::{frozen::Frozen, tower_use::TowerUse, values::*};
 use plimsoll_algo::method::Method;
@@ -247,6 +248,17 @@ section! {
         block_size: u32 = 16 => [BLOCK],
         /// What to do when the KV cache is full.
         on_full: OnFull = OnFull::WorstCase => [FREELY],
+        /// Tokens that a response may have next, computed in one pass with its last one and kept as far as they are
+        /// what is drawn: fewer passes, the same tokens. "ngram" takes them from the response and its prompt, "suffix"
+        /// from other responses too, "auto" is "suffix" where it can be.
+        #[serde(skip_serializing_if = "Speculate::is_off")]
+        speculate: Speculate = Speculate::Off => [FREELY],
+        /// Most tokens that are drafted of a response in a pass.
+        #[serde(skip_serializing_if = "is_usual_depth")]
+        speculate_depth: u32 = SPECULATE_DEPTH => [within(1.0, SPECULATE_DEPTH_MAX), FREELY],
+        /// Responses of which drafts are made, in addition to those of the step; "auto": as many as a step has.
+        #[serde(skip_serializing_if = "Auto::is_auto")]
+        speculate_texts: Auto<u32> = Auto::Auto => [FREELY],
     }
 }
 

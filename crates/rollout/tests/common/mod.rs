@@ -15,8 +15,8 @@ use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
 use plimsoll_model::{Activations, Mode, adapters_layout};
 use plimsoll_rollout::{
-    Engine, EngineLimits, Live, Model, NeverStop, OnFull, Request, RolloutStats, Samples, StopCondition,
-    layout,
+    DraftLimits, DraftSource, Engine, EngineLimits, Live, Model, NeverStop, OnFull, PassCosts, Request,
+    RolloutStats, Samples, StopCondition, layout,
 };
 use plimsoll_train::Sequence;
 
@@ -105,6 +105,10 @@ impl World {
         body(Live::new(model, engine, out))
     }
 }
+
+/// Drafts of up to four tokens, in passes whose rows cost nothing.
+pub const DRAFTS: DraftLimits =
+    DraftLimits { source: DraftSource::Suffix, depth: 4, rows: 40, texts: 64, costs: [PassCosts::FLAT; 2] };
 
 /// Linear attention in all layers but the last.
 #[allow(dead_code)] // Each binary uses its part.

@@ -15,6 +15,7 @@ use plimsoll_rollout::{EngineLimits, OnFull, Request, Samples};
 use plimsoll_train::PackLimits;
 
 mod any_shape;
+mod drafts;
 
 /// One request, owned.
 #[derive(Clone, Debug)]
@@ -114,6 +115,7 @@ impl Ask {
             listed: 0,
             own: plimsoll_model::OwnLogits::NONE,
             caches: Caches::paged(blocks),
+            drafts: None,
         };
         let with = |cache, units| EngineLimits { caches: limits.caches.and(cache, units), ..limits };
         let (is_tight, together) = (blocks < self.blocks(), sequences.min(self.samples()));
@@ -142,16 +144,7 @@ impl Ask {
     fn draw(&self, limits: EngineLimits, on_full: OnFull, threads: usize) -> (Samples, u64) {
         let mut world = World::new(Setup { threads, ..self.setup(self.pass(64)) }, limits);
         let prompts: Vec<&[u32]> = self.prompts.iter().map(Vec::as_slice).collect();
-        let request = Request {
-            prompts: &prompts,
-            group_size: self.group_size,
-            max_new_tokens: self.new_tokens,
-            sampling: sampling(self.temperature, 3),
-            eos: &self.eos,
-            first_sample_id: 1 << 33,
-            numbers: &[],
-        };
-        let (samples, stats) = world.sample(on_full, &request).unwrap();
+        let (samples, stats) = world.sample(on_full, &self.request(&prompts)).unwrap();
         (samples, stats.preemptions)
     }
 
@@ -243,6 +236,7 @@ impl Ask {
             let (other, _) = self.draw(limits, on_full, 1);
             self.check_same(&drawn, &other, &format!("{limits:?}, ahead of the host"));
         }
+        self.check_drafts(&drawn);
         let longest = self.prompt_tokens() + self.new_tokens;
         let cuts = [
             (longest, Recompute::None, 1),
@@ -254,6 +248,18 @@ impl Ask {
             self.check_training(&drawn, tokens, recompute, threads);
         }
         drawn
+    }
+
+    fn request<'r>(&'r self, prompts: &'r [&'r [u32]]) -> Request<'r> {
+        Request {
+            prompts,
+            group_size: self.group_size,
+            max_new_tokens: self.new_tokens,
+            sampling: sampling(self.temperature, 3),
+            eos: &self.eos,
+            first_sample_id: 1 << 33,
+            numbers: &[],
+        }
     }
 }
 

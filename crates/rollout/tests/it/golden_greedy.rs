@@ -51,6 +51,7 @@ fn greedy_tokens_are_those_of_transformers_on_every_instruction_path() {
                     listed: 0,
                     own: plimsoll_model::OwnLogits::NONE,
                     caches: caches(3 * (longest + NEW_TOKENS).div_ceil(16)),
+                    drafts: None,
                 };
                 let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
                 let request = Request {
@@ -93,6 +94,7 @@ fn recorded_log_probs_are_those_of_transformers() {
                 listed: 0,
                 own: plimsoll_model::OwnLogits::NONE,
                 caches: Caches::paged(4 * (ids.len() + 1).div_ceil(16) + 4).and(Cache::State, 4),
+                drafts: None,
             };
             let mut world = World::new(Setup { machine, ..Setup::new(name, DType::F32, UPDATE) }, limits);
             let request = Request {

@@ -2,7 +2,7 @@
 //! are scheduled and whichever images are there. What a tower gives is random numbers here.
 
 use crate::common::harness::{Setup, read, same_bits};
-use crate::common::{World, sampling, sequences};
+use crate::common::{DRAFTS, World, sampling, sequences};
 use plimsoll_arch::{Caches, SightSpec};
 use plimsoll_base::{DType, Phase, PhaseSet};
 use plimsoll_device::Device;
@@ -161,6 +161,7 @@ fn engine(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         listed: 0,
         own: plimsoll_model::OwnLogits::NONE,
         caches: Caches::paged(blocks),
+        drafts: None,
     }
 }
 
@@ -174,6 +175,8 @@ fn what_follows_an_image_has_the_bits_of_the_update_however_it_is_scheduled() {
         (engine(4, 7, 64), OnFull::WorstCase, 2, false),
         (engine(9, 33, 7), OnFull::Preempt, 1, false),
         (EngineLimits { ahead: true, ..engine(9, 48, 64) }, OnFull::WorstCase, 1, false),
+        (EngineLimits { drafts: Some(DRAFTS), ..engine(9, 48, 64) }, OnFull::WorstCase, 1, false),
+        (EngineLimits { drafts: Some(DRAFTS), ahead: true, ..engine(9, 33, 7) }, OnFull::Preempt, 1, true),
         (engine(5, 20, 64), OnFull::WorstCase, 1, true),
     ] {
         let (other, count) = asked.draw(limits, on_full, threads, goes_on.then_some(&drawn));

@@ -120,6 +120,7 @@ pub fn limits(sequences: usize, rows: usize, blocks: usize) -> EngineLimits {
         listed: 0,
         own: plimsoll_model::OwnLogits { masks: true, biases: 3 },
         caches: Caches::paged(blocks),
+        drafts: None,
     }
 }
 

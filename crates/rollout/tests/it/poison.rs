@@ -117,6 +117,7 @@ fn engine_limits(family: Family) -> EngineLimits {
         caches: (spec(family).caches(usize::MAX).iter())
             .map(|of| (of.cache, if of.cache.has_blocks() { blocks } else { GROUP + 1 }))
             .collect(),
+        drafts: None,
     }
 }
 

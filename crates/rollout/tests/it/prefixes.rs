@@ -87,6 +87,7 @@ fn world_with_states(
         listed: 0,
         own: plimsoll_model::OwnLogits::NONE,
         caches: of(Caches::paged(blocks), units),
+        drafts: None,
     };
     World::truncating(setup, limits, true)
 }
@@ -112,6 +113,7 @@ pub fn world_that_lists(
         listed,
         own: plimsoll_model::OwnLogits { masks: true, biases: 1 },
         caches: Caches::paged(blocks),
+        drafts: None,
     };
     World::truncating(setup, limits, true)
 }

@@ -2,7 +2,7 @@
 //! and training computes the same log-probability for every drawn token of every turn.
 
 use crate::common::harness::{Numbers, Setup};
-use crate::common::{KEYS, World, sampling, sequences, with_states, with_windows};
+use crate::common::{DRAFTS, KEYS, World, sampling, sequences, with_states, with_windows};
 use plimsoll_arch::{Cache, Caches, ModelSpec};
 use plimsoll_base::{DType, Result};
 use plimsoll_model::{PassLimits, Recompute};
@@ -109,6 +109,7 @@ fn limits(sequences: usize, rows: usize, blocks: usize, new_tokens: usize) -> En
         listed: 0,
         own: plimsoll_model::OwnLogits::NONE,
         caches: Caches::paged(blocks),
+        drafts: None,
     }
 }
 
@@ -174,6 +175,11 @@ fn draw_groups(
     let mut engine = Engine::new(limits, on_full);
     let mut out = Samples::with_turns(prompts.len() * group, limits.new_tokens, TURNS);
     let mut script = Script::new(order, answer);
+    if limits.drafts.is_some() {
+        // Its texts are found when the same is drawn again.
+        world.sample_until(&mut engine, &request, &mut script, &mut out).unwrap();
+        script = Script::new(order, answer);
+    }
     let stats = world.sample_until(&mut engine, &request, &mut script, &mut out).unwrap();
     (out, stats, script)
 }
@@ -206,7 +212,8 @@ fn turns_do_not_depend_on_when_answers_come_or_on_the_schedule() {
         let turns: Vec<usize> = (0..SAMPLES).map(|s| drawn.turns(s).len()).collect();
         assert!(turns.contains(&TURNS) && turns.iter().any(|&n| n < TURNS), "{turns:?}");
         let longest = (PROMPTS[3] + NEW_TOKENS).div_ceil(16) + 2;
-        let mut preemptions = 0;
+        let (mut preemptions, mut accepted) = (0, 0);
+        let has_states = what.1.is_some_and(|spec| spec.has_states());
         for (sequences, rows, blocks, on_full, order, threads) in [
             (SAMPLES, 512, roomy, OnFull::WorstCase, Order::LastWhenAllWait, 1),
             (3, 3, roomy, OnFull::WorstCase, Order::After(3), 1),
@@ -216,13 +223,16 @@ fn turns_do_not_depend_on_when_answers_come_or_on_the_schedule() {
             (SAMPLES, 40, longest, OnFull::Preempt, Order::LastWhenAllWait, 2),
             (4, 12, longest + 3, OnFull::Preempt, Order::After(7), 1),
         ] {
-            let limits = limits(sequences, rows, blocks, NEW_TOKENS);
+            let drafts = Some(DRAFTS).filter(|_| sequences == SAMPLES && !has_states);
+            let limits = EngineLimits { drafts, ..limits(sequences, rows, blocks, NEW_TOKENS) };
             let (other, stats, script) = draw(what, limits, on_full, threads, order);
             check_same(&drawn, &other, &format!("{limits:?}, {on_full:?}, {order:?}"));
             assert!(script.ended.iter().all(Option::is_some), "everyone ends");
             preemptions += stats.preemptions;
+            accepted += stats.drafted.accepted;
         }
         assert!(preemptions > 0, "the blocks were to run out");
+        assert_eq!(accepted > 0, !has_states, "{accepted} drafts were right");
         check_training(what, &drawn);
     }
 }

@@ -168,6 +168,7 @@ impl Options {
             listed: 20,
             own: plimsoll_model::OwnLogits { masks: true, biases: 300 },
             caches: Caches::paged((self.slots + 1) * (context.div_ceil(KV_BLOCK) + 1)),
+            drafts: None,
         };
         World::truncating(setup, limits, true)
     }
