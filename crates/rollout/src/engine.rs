@@ -522,6 +522,7 @@ impl Engine {
             self.schedule.pause(s);
             out.end_turn(s, finish);
         } else {
+            self.learn(s, request, out);
             out.end_turn(s, finish);
             stop.ended(s, out.ids(s), finish);
             self.schedule.end(s);

@@ -87,6 +87,13 @@ impl Engine {
         drafter.draft(running, room, vocab, padded, schedule.someone_waits())
     }
 
+    /// Adds the last tokens of a response that has ended to its text, from which others are drafted.
+    pub(crate) fn learn(&mut self, sample: usize, request: &Request<'_>, out: &Samples) {
+        let Some(drafter) = self.drafter.as_mut().filter(|drafter| drafter.is_on()) else { return };
+        let group = self.schedule.group(sample);
+        drafter.learn(&Known { sample, group, prompt: request.prompts[group], ids: out.ids(sample) });
+    }
+
     /// Takes the tokens of a pass that has verified drafts.
     fn take_verified(
         &mut self,

@@ -17,7 +17,7 @@ impl Ask {
             (DraftSource::Suffix, 8, (all, 512), false, OnFull::WorstCase, false),
             (DraftSource::Suffix, 3, (8, 48), true, OnFull::Preempt, true),
             (DraftSource::Ngram, 5, (5, 20), false, OnFull::Preempt, true),
-            (DraftSource::Suffix, 1, (3, 16), true, OnFull::WorstCase, false),
+            (DraftSource::Suffix, 1, (3, 16), false, OnFull::WorstCase, true),
         ];
         for (_, (source, depth, (sequences, rows), few, on_full, ahead)) in
             every_nth_from(self.first_turn(), 2, kinds)
@@ -42,7 +42,8 @@ impl Ask {
                 self.check_same(drawn, &out, &how);
             }
             let [first, second] = [counts[0], counts[1]];
-            if source == DraftSource::Suffix {
+            // With few blocks there may be no room for them.
+            if source == DraftSource::Suffix && !few {
                 assert!(second.drafted.accepted > first.drafted.accepted, "{how}: {counts:?}");
                 assert!(second.passes < first.passes, "{how}: {counts:?}");
             }
