@@ -132,7 +132,8 @@ def refused(call):
 def above():
     """The keeper, the trainer and its supervisor."""
     pid = os.getppid()
-    while pid > 1 and b"plimsoll" in open(f"/proc/{pid}/cmdline", "rb").read():
+    # By the program alone: whoever clones the project has its name in the path of every test.
+    while pid > 1 and os.path.basename(open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0")[0]).startswith(b"plimsoll"):
         yield pid
         pid = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
 
