@@ -7,8 +7,7 @@ use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{RunSpec, Speculate};
 use plimsoll_rollout::{DraftLimits, DraftSource, EngineLimits, PassCosts};
 
-/// Most rows of a pass that verifies drafts. Passes of more rows are as fast as their products, which drafts do not
-/// change.
+/// Most rows of a pass that verifies drafts: the most that `PassCosts` has a cost for.
 const ROWS: usize = 256;
 
 /// Seconds that a pass takes longer if the host must see its tokens before the next one, and those of each of its rows:
@@ -21,7 +20,7 @@ const WAIT_ROW_S: f64 = 1e-6;
 ///
 /// Errors: `not-built`.
 pub(crate) fn check(run: &RunSpec, facts: &Facts) -> Result<()> {
-    if !run.rollout.speculate.is_required() || !has_states(facts) {
+    if !run.rollout.speculate.is_required() || !facts.spec.has_states() {
         return Ok(());
     }
     let message = format!(
@@ -31,10 +30,6 @@ pub(crate) fn check(run: &RunSpec, facts: &Facts) -> Result<()> {
     Err(Error::usage("not-built", message)
         .fact("a wrong draft would have changed a response's state, which has no earlier one to go back to")
         .hint("set rollout.speculate = \"auto\", or remove it"))
-}
-
-fn has_states(facts: &Facts) -> bool {
-    facts.spec.caches(0).iter().any(|of| !of.cache.has_blocks())
 }
 
 impl Planner<'_> {
@@ -47,14 +42,17 @@ impl Planner<'_> {
             Speculate::Off | Speculate::Mtp | Speculate::Trained => return None,
         };
         let serves = run.plays_agents() || self.facts.host.clients > Bytes(0);
-        if serves || run.rollout.schema.is_some() || run.trains_scores() || has_states(self.facts) {
+        if serves || run.rollout.schema.is_some() || run.trains_scores() || self.facts.spec.has_states() {
             return None;
         }
         let depth = run.rollout.speculate_depth as usize;
-        let group = run.rollout.group_size.max(1) as usize;
         let step = limits.samples;
-        let others = run.rollout.speculate_texts.value().map_or(step, |texts| texts as usize);
-        let prompts = |responses: usize| responses.div_ceil(group);
+        let others = match source {
+            // No response is drafted from another one.
+            DraftSource::Ngram => 0,
+            DraftSource::Suffix => run.rollout.speculate_texts.value().map_or(step, |texts| texts as usize),
+        };
+        let prompts = (step + others).div_ceil(run.rollout.group_size.max(1) as usize);
         // In the middle of the longest responses.
         let context = (limits.prompt_tokens + limits.new_tokens / 2) as f64;
         let pass = cost::of_passes(&self.facts.spec, run.model_options.dtype.dtype(), self.of_rank, context);
@@ -70,7 +68,7 @@ impl Planner<'_> {
             source,
             depth,
             rows: (limits.sequences * (1 + depth)).min(ROWS.max(limits.sequences)),
-            texts: DraftLimits::texts_of(prompts(step + others), step + others, limits),
+            texts: DraftLimits::texts_of(prompts, step + others, limits),
             costs: [PassCosts(costs(0.0)), PassCosts(costs(1.0))],
         })
     }

@@ -160,7 +160,8 @@ impl Drafter {
     fn begin_text(&mut self, of: &Known<'_>, known: usize) -> Own {
         let prompt = self.prompt_scope(of);
         let scopes = match self.limits.source {
-            DraftSource::Ngram => [hash(prompt, 1 + of.sample as u64), prompt],
+            // A number that no other response has, also of another request.
+            DraftSource::Ngram => [hash(prompt, self.texts.begun()), prompt],
             DraftSource::Suffix => [prompt, ALL],
         };
         let is_found = [Some(scopes[0]), Some(ALL).filter(|_| self.limits.source == DraftSource::Suffix)];
@@ -365,6 +366,11 @@ mod tests {
             assert!(drafter.draft(&[0, 1], |s| 6 - s, 200, |rows| rows, false));
             assert_eq!(drafter.drafts().of(0), [0, 1, 2, 3, 4, 5]);
             assert_eq!(drafter.drafts().of(1), [4, 5, 6, 7, 0], "as many as there is room for");
+            drafter.begin();
+            drafter.learn(&known(3, &prompt, &first[..4]));
+            drafter.draft(&[3], |_| 2, 200, |rows| rows, false);
+            let of_earlier = if source == DraftSource::Suffix { &[4, 5][..] } else { &[] };
+            assert_eq!(drafter.drafts().of(3), of_earlier, "a request before");
             drafter.begin();
             let second = [17, 30, 31, 32, 33, 34, 35, 36];
             drafter.learn(&known(0, &prompt, &second));

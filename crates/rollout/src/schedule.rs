@@ -215,12 +215,7 @@ impl Schedule {
         samples: &Samples,
         index: &mut PassIndex,
     ) -> Next {
-        index.clear();
-        self.head_samples.clear();
-        self.scored.clear();
-        self.give_back_states();
-        self.drop_unneeded();
-        self.admit(samples);
+        self.begin_pass(samples, index);
         if self.running.is_empty() {
             let done = |s: &Sequence| s.state == State::Done || s.state == State::Paused;
             assert!(
@@ -245,6 +240,16 @@ impl Schedule {
             }
         }
         Next::Pass
+    }
+
+    /// Empties what the last pass left, and starts sequences while there is room.
+    fn begin_pass(&mut self, samples: &Samples, index: &mut PassIndex) {
+        index.clear();
+        self.head_samples.clear();
+        self.scored.clear();
+        self.give_back_states();
+        self.drop_unneeded();
+        self.admit(samples);
     }
 
     /// Adds the rows of all sequences that only decode, one each. They come first, so that a pass has them whatever

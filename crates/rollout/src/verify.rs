@@ -12,6 +12,7 @@ use crate::ahead::Run;
 use crate::drafts::{Drafter, Known};
 use crate::engine::{Engine, HeadRuns, Model, Request, StopCondition};
 use crate::limits::bucket;
+use crate::schedule::Schedule;
 use crate::stats::RolloutStats;
 use plimsoll_base::Result;
 use plimsoll_model::{DrawRun, Pass, layers};
@@ -41,10 +42,10 @@ impl Engine {
             return Ok(false);
         }
         let rows = self.schedule.head_samples.len();
+        let key_of = |s| (request.sampling.seed, request.sample_id(s));
         match model.dev.pipeline().filter(|_| self.limits.ahead) {
             Some(pipeline) => {
                 let run = Run { pipeline, model, request };
-                let key_of = |s| (request.sampling.seed, request.sample_id(s));
                 let pass = self.begin_run(model, key_of, out);
                 let tokens = self.put_pass(&run, &pass);
                 pipeline.fetch(0, &[tokens, pass.head_out().logprobs]);
@@ -55,7 +56,6 @@ impl Engine {
             None => {
                 let runs = [DrawRun::plain(rows, request.sampling)];
                 let heads = HeadRuns { runs: &runs, ..HeadRuns::default() };
-                let key_of = |s| (request.sampling.seed, request.sample_id(s));
                 let compute =
                     |model: Model<'_, '_, '_>, pass: &Pass<'_>| layers(model.dev, model.decoder, pass);
                 self.pass(model, &heads, key_of, (out, stop), stats, compute)?;
@@ -73,9 +73,7 @@ impl Engine {
         }
         let running = schedule.running();
         for &sample in running {
-            let group = schedule.group(sample);
-            let prompt = request.prompts[group];
-            drafter.learn(&Known { sample, group, prompt, ids: out.ids(sample) });
+            drafter.learn(&known(schedule, request, out, sample));
         }
         // The token after the last draft is drawn too.
         let room = |s: usize| {
@@ -90,8 +88,7 @@ impl Engine {
     /// Adds the last tokens of a response that has ended to its text, from which others are drafted.
     pub(crate) fn learn(&mut self, sample: usize, request: &Request<'_>, out: &Samples) {
         let Some(drafter) = self.drafter.as_mut().filter(|drafter| drafter.is_on()) else { return };
-        let group = self.schedule.group(sample);
-        drafter.learn(&Known { sample, group, prompt: request.prompts[group], ids: out.ids(sample) });
+        drafter.learn(&known(&self.schedule, request, out, sample));
     }
 
     /// Takes the tokens of a pass that has verified drafts.
@@ -125,4 +122,9 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+fn known<'k>(schedule: &Schedule, request: &Request<'k>, out: &'k Samples, sample: usize) -> Known<'k> {
+    let group = schedule.group(sample);
+    Known { sample, group, prompt: request.prompts[group], ids: out.ids(sample) }
 }

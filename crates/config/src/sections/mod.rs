@@ -256,7 +256,8 @@ section! {
         /// Most tokens that are drafted of a response in a pass.
         #[serde(skip_serializing_if = "is_usual_depth")]
         speculate_depth: u32 = SPECULATE_DEPTH => [within(1.0, SPECULATE_DEPTH_MAX), FREELY],
-        /// Responses of which drafts are made, in addition to those of the step; "auto": as many as a step has.
+        /// Responses of which drafts are made with "suffix", in addition to those of the step; "auto": as many as a
+        /// step has.
         #[serde(skip_serializing_if = "Auto::is_auto")]
         speculate_texts: Auto<u32> = Auto::Auto => [FREELY],
     }

@@ -79,6 +79,11 @@ impl Texts {
         self.stride
     }
 
+    /// Returns how many texts have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
     /// Returns which text is in a place: a number that no other text has.
     pub(super) fn number(&self, text: usize) -> u64 {
         self.numbers[text]

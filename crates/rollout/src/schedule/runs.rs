@@ -42,15 +42,9 @@ impl Schedule {
         passes
     }
 
-    /// Begins a pass: sequences start while there is room. Returns the running ones if each needs one row next, else
-    /// none.
+    /// Begins a pass. Returns the running sequences if each needs one row next, else none.
     pub(crate) fn only_decoding(&mut self, samples: &Samples, index: &mut PassIndex) -> &[usize] {
-        index.clear();
-        self.head_samples.clear();
-        self.scored.clear();
-        self.give_back_states();
-        self.drop_unneeded();
-        self.admit(samples);
+        self.begin_pass(samples, index);
         let decodes = self.running.iter().all(|&s| self.only_decodes(s, samples));
         if decodes { &self.running } else { &[] }
     }
