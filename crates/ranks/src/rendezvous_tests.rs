@@ -205,8 +205,9 @@ fn one_that_leaves_before_all_are_there_ends_the_wait() {
         });
         let error = zero.gather(3, LONG).expect_err("rank 1 left");
         assert_eq!(error.slug, "rank-lost");
+        // What the connection says of its end depends on what was under way.
         assert!(
-            error.message.contains("rank 1 (host ") && error.message.contains("its connection closed"),
+            error.message.contains("rank 1 (host ") && error.message.contains("ended before all ranks were there"),
             "{error}"
         );
     });
