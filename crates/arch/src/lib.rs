@@ -9,6 +9,7 @@ mod adaptable;
 mod architecture;
 mod architectures;
 mod cache;
+mod compute;
 mod counts;
 mod encodings;
 mod family_pages;
@@ -35,6 +36,7 @@ pub use architecture::{
 };
 pub use architectures::ARCHITECTURES;
 pub use cache::{CACHES, Cache, CacheSpec, Caches, Extent, KV_BLOCK};
+pub use compute::Compute;
 pub use encodings::LayerEncodings;
 pub use family_pages::{FamilyPage, families_in_markdown};
 pub use file_shape::FileShape;

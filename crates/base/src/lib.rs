@@ -10,6 +10,7 @@ mod decimal;
 mod dtype;
 mod error;
 mod exact_sum;
+pub mod fp8;
 mod json;
 mod json_part;
 mod json_tree;

@@ -15,7 +15,7 @@ mod speculation;
 mod step;
 mod structured;
 
-use plimsoll_arch::{LoraTargets, ModelSpec, Quantization};
+use plimsoll_arch::{Compute, LoraTargets, ModelSpec, Quantization};
 use plimsoll_base::rng::{Stream, below, philox};
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{
@@ -68,6 +68,8 @@ pub struct BenchOptions {
     pub lora: Option<Lora>,
     /// How `bench rollout` stores a model that is a GGUF file, without adapters.
     pub quantize: Auto<Frozen>,
+    /// What products are computed with.
+    pub compute: Compute,
     /// True to wait after every kernel and check its result.
     pub checked: bool,
     /// True to time every kernel separately.
@@ -312,6 +314,7 @@ fn sampled(options: &BenchOptions, prompts: usize, group: usize, new: usize) -> 
     verb.run.device = from_value(json!(options.device)).expect("a device or auto");
     verb.run.checked = options.checked;
     verb.model_options.dtype = options.dtype;
+    verb.model_options.compute = Auto::Value(options.compute);
     verb.run.threads = Auto::Value(threads(options) as u32);
     verb.rollout.prompts_per_step = prompts as u32;
     verb.rollout.group_size = group as u32;

@@ -178,6 +178,7 @@ pub fn words(found: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use crate::{Bench, BenchOptions, bench_run, random_prompts};
+    use plimsoll_arch::Compute;
     use plimsoll_base::{Bytes, Result};
     use plimsoll_config::{Auto, Lora, ModelDtype, Recompute};
     use plimsoll_files::digest;
@@ -210,6 +211,7 @@ mod tests {
             recompute: Auto::Value(Recompute::Layer),
             lora: case.lora_rank.map(|rank| Lora { rank, ..Lora::default() }),
             quantize: Auto::Auto,
+            compute: Compute::Full,
             checked: false,
             profile: false,
             tokenizer: None,

@@ -34,6 +34,7 @@ macro_rules! section {
 mod agent;
 mod aliases;
 mod columns;
+mod compute;
 mod conflicts;
 mod covariance;
 mod credit;

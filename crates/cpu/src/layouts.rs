@@ -11,6 +11,7 @@ pub static LAYOUTS: Layouts = Layouts {
     head_gradient_tile: |rows, vocab| (rows * HEAD_TILE.min(vocab)) as u64,
     pack: pack_elements,
     partial: |_| DType::F32,
+    multiplies_fp8: false,
 };
 
 /// Rows of a task: their part of A stays in the second-level cache while panels stream by.

@@ -18,6 +18,7 @@ mod delta;
 mod elementwise;
 mod expert_bias;
 mod experts;
+mod fp8;
 mod gate;
 mod gelu;
 mod head;

@@ -3,7 +3,7 @@
 use crate::cpu_device::CpuDevice;
 use crate::{
     activation, adamw, adamw8, attention, attention_backward, blocks, columns, delta, elementwise,
-    expert_bias, experts, gate, gelu, head, head_divergence, head_gates, head_listed, lanes, layer_norm,
+    expert_bias, experts, fp8, gate, gelu, head, head_divergence, head_gates, head_listed, lanes, layer_norm,
     matmul, muon, norm, peak, placed_rows, rope, sample,
 };
 use plimsoll_arch::{ModelSpec, ParamKind, Product, Site, products};
@@ -247,11 +247,14 @@ static OPERATIONS: Functions<CpuDevice> = Functions {
     advance: elementwise::advance,
     matmul_codes: matmul::coded,
     dequantize: blocks::dequantize,
+    round_fp8: fp8::round,
+    matmul_fp8: fp8::forward,
 
     cast: elementwise::cast,
     adapt_backward_u: matmul::adapt_backward_u,
     adapted_dx: matmul::adapted_dx,
     adapt_backward_w: matmul::adapt_backward_w,
+    matmul_fp8_dx: fp8::backward_x,
     matmul_dx: matmul::backward_x,
     matmul_dw: matmul::gradient,
     bias_backward: norm::bias_backward,

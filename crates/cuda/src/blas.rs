@@ -6,7 +6,7 @@
 //! the reference's order (`trial::Probe`) are dropped: the clock decides how fast a run is, not what it computes.
 
 use super::driver::Gpu;
-use super::lt::{Description, Lt, Op, Operands, Shape, Status, failed};
+use super::lt::{Description, Fp8Shape, Lt, Op, Operands, Shape, Status, failed};
 use super::trial::{Probe, Trial};
 use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t as Algorithm;
 use plimsoll_base::Result;
@@ -29,10 +29,12 @@ const LARGE_CANDIDATES: usize = 8;
 /// cuBLASLt with the algorithms chosen so far.
 #[derive(Debug)]
 pub(crate) struct Blas {
-    lt: Lt,
+    pub(crate) lt: Lt,
     algorithms: Mutex<HashMap<Shape, Algorithm>>,
     /// Shapes that our own kernel was compared for, and whether it gives the same bits.
     equal: Mutex<HashMap<Shape, bool>>,
+    /// Those of products of rounded numbers; none where our own kernel is used.
+    pub(crate) of_fp8: Mutex<HashMap<Fp8Shape, Option<Algorithm>>>,
     /// False where speed does not matter: the reference is taken untried, which gives the same bits.
     tunes: bool,
 }
@@ -40,7 +42,13 @@ pub(crate) struct Blas {
 impl Blas {
     /// Errors: `cuda-library-missing`, `cuda-failed`.
     pub(crate) fn open(gpu: &Gpu, tunes: bool) -> Result<Blas> {
-        Ok(Blas { lt: Lt::open(gpu)?, algorithms: Mutex::default(), equal: Mutex::default(), tunes })
+        Ok(Blas {
+            lt: Lt::open(gpu)?,
+            algorithms: Mutex::default(),
+            equal: Mutex::default(),
+            of_fp8: Mutex::default(),
+            tunes,
+        })
     }
 
     /// Returns the library's version, such as 130100.

@@ -68,7 +68,9 @@ pub const SOURCES: &[Source] = sources![
     "experts_plain" with "experts.cuh",
     "experts_route" with "gate.cuh",
     "experts_rows" with "gate.cuh",
-    "few" with "gate.cuh" "hopper.cuh" "ring.cuh",
+    "few" with "gate.cuh" "hopper.cuh" "ring.cuh" "few_put.cuh",
+    "fp8" with "gate.cuh" "hopper.cuh" "ring.cuh" "few_put.cuh" "fp8.cuh",
+    "fp8_round" with "fp8.cuh",
     "head" with "head_parts.cuh",
     "head_divergence" with "head_parts.cuh",
     "head_gates" with "gate.cuh",
@@ -327,7 +329,7 @@ mod tests {
     #[test]
     fn every_kernel_waits_before_it_does_anything() {
         // Those that read what nothing writes before they wait begin by `call_others` alone.
-        const EARLY: [(&str, [&str; 3]); 4] = [
+        const EARLY: [(&str, [&str; 3]); 5] = [
             ("adapted_few", ["void send_columns(", "void send_rows(", "void consume("]),
             // Its wide tiles copy what the kernel of u, which precedes them, has waited for.
             ("adapted_slots", ["void send_columns(", "void send_rows(", "void consume("]),
@@ -336,6 +338,10 @@ mod tests {
             (
                 "few",
                 ["if (warp == 4 * GROUPS) {", "if (warp == 4 * GROUPS + 1) {", "const u32 first = GROUPS"],
+            ),
+            (
+                "fp8",
+                ["if (warp == 4 * GROUPS) {", "if (warp == 4 * GROUPS + 1) {", "const u32 group = GROUPS"],
             ),
         ];
         let is_early = |name: &str| EARLY.iter().any(|(early, _)| *early == name);

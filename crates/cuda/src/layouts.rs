@@ -9,6 +9,7 @@ pub static LAYOUTS: Layouts = Layouts {
     head_gradient_tile: head_dtile_elements,
     pack: |_, _, _, _| 0,
     partial: |sums| sums,
+    multiplies_fp8: true,
 };
 
 /// Vocabulary columns of a tile of logits. A decode step has few rows, so a tile should be wide: SmolLM2's 49,152

@@ -93,6 +93,25 @@ pub(crate) struct Operands {
 /// Alignment of every pointer, because rows of matrices have it.
 static ALIGNMENT: u32 = 16;
 
+/// The parts of a product of rounded numbers, x [M, K] W [N, K]^T, that the choice of its algorithm depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Fp8Shape {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    /// Storage of the output.
+    pub(crate) out: DType,
+    /// A matrix is added.
+    pub(crate) add: bool,
+    /// A bias is added to each row.
+    pub(crate) bias: bool,
+}
+
+// cublasOperation_t of the library's headers.
+const N: i32 = 0;
+const T: i32 = 1;
+const BF16: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_16BF;
+
 /// A description of a product and its matrices, destroyed together.
 pub(crate) struct Description {
     lt: &'static CublasLt,
@@ -118,12 +137,6 @@ pub(crate) type Status<T> = std::result::Result<T, result::CublasError>;
 
 impl Description {
     pub(crate) fn new(lt: &'static CublasLt, shape: &Shape, bias: u64) -> Status<Description> {
-        use sys::cublasLtMatmulDescAttributes_t as D;
-        // cublasOperation_t of the library's headers.
-        const N: i32 = 0;
-        const T: i32 = 1;
-        let bf16 = sys::cudaDataType_t::CUDA_R_16BF;
-        let out_type = if shape.out == DType::Bf16 { bf16 } else { sys::cudaDataType_t::CUDA_R_32F };
         let (m, n, k) = (shape.m as u64, shape.n as u64, shape.k as u64);
         // The library counts columns first: a row-major [r, c] matrix is its c x r one.
         let (ops, a, b, out) = match shape.op {
@@ -131,7 +144,51 @@ impl Description {
             Op::BackwardX => ((N, N), (k, n), (n, m), (k, m)),
             Op::BackwardW => ((N, T), (k, m), (n, m), (k, n)),
         };
-        let layout = |kind, (rows, cols): (u64, u64), stride: usize| {
+        let Strides { a: a_stride, b: b_stride, out: out_stride } = shape.strides;
+        let matrices = [(a, a_stride), (b, b_stride), (out, out_stride)];
+        let description = Description::of(lt, (BF16, shape.out), ops, matrices)?;
+        if shape.bias {
+            description.add_bias(bias)?;
+        }
+        Ok(description)
+    }
+
+    /// Describes a product of two matrices of rounded numbers: W [N, K] with scales [N / 128, K / 128], and x [M, K]
+    /// with scales [K / 128, M]. `scales`, of W and of x, and `bias` are addresses.
+    pub(crate) fn fp8(
+        lt: &'static CublasLt,
+        shape: &Fp8Shape,
+        scales: (u64, u64),
+        bias: u64,
+    ) -> Status<Description> {
+        use sys::cublasLtMatmulDescAttributes_t as D;
+        use sys::cublasLtMatmulMatrixScale_t as Scale;
+        let &Fp8Shape { m, n, k, out, .. } = shape;
+        let cols = |rows: usize, cols: usize| ((rows as u64, cols as u64), rows);
+        let e4m3 = sys::cudaDataType_t::CUDA_R_8F_E4M3;
+        let description = Description::of(lt, (e4m3, out), (T, N), [cols(k, n), cols(k, m), cols(n, m)])?;
+        let of_w = Scale::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+        let of_x = Scale::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+        description.set(D::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &of_w)?;
+        description.set(D::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &of_x)?;
+        description.set(D::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scales.0)?;
+        description.set(D::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scales.1)?;
+        if shape.bias {
+            description.add_bias(bias)?;
+        }
+        Ok(description)
+    }
+
+    /// Describes a product of matrices of (rows, columns), counting columns first, and their strides.
+    fn of(
+        lt: &'static CublasLt,
+        (operands, out): (sys::cudaDataType_t, DType),
+        ops: (i32, i32),
+        matrices: [((u64, u64), usize); 3],
+    ) -> Status<Description> {
+        use sys::cublasLtMatmulDescAttributes_t as D;
+        let out = if out == DType::Bf16 { BF16 } else { sys::cudaDataType_t::CUDA_R_32F };
+        let layout = |kind, ((rows, cols), stride): ((u64, u64), usize)| {
             let mut layout = std::ptr::null_mut();
             // SAFETY: a valid place for the handle.
             let made =
@@ -146,24 +203,27 @@ impl Description {
         let description = Description {
             lt,
             product,
-            a: layout(bf16, a, shape.strides.a)?,
-            b: layout(bf16, b, shape.strides.b)?,
-            out: layout(out_type, out, shape.strides.out)?,
+            a: layout(operands, matrices[0])?,
+            b: layout(operands, matrices[1])?,
+            out: layout(out, matrices[2])?,
         };
-        let set = |attribute, value: *const c_void, bytes| {
-            // SAFETY: the description was made above; the value has the attribute's size.
-            unsafe { (lt.cublasLtMatmulDescSetAttribute)(description.product, attribute, value, bytes) }
-                .result()
-        };
-        set(D::CUBLASLT_MATMUL_DESC_TRANSA, (&raw const ops.0).cast(), size_of_val(&ops.0))?;
-        set(D::CUBLASLT_MATMUL_DESC_TRANSB, (&raw const ops.1).cast(), size_of_val(&ops.1))?;
-        if shape.bias {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
-            set(D::CUBLASLT_MATMUL_DESC_EPILOGUE, (&raw const epilogue).cast(), size_of_val(&epilogue))?;
-            set(D::CUBLASLT_MATMUL_DESC_BIAS_POINTER, (&raw const bias).cast(), 8)?;
-            set(D::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (&raw const bf16).cast(), size_of_val(&bf16))?;
-        }
+        description.set(D::CUBLASLT_MATMUL_DESC_TRANSA, &ops.0)?;
+        description.set(D::CUBLASLT_MATMUL_DESC_TRANSB, &ops.1)?;
         Ok(description)
+    }
+
+    /// Adds a bias in bf16 to each row.
+    fn add_bias(&self, bias: u64) -> Status<()> {
+        use sys::cublasLtMatmulDescAttributes_t as D;
+        self.set(D::CUBLASLT_MATMUL_DESC_EPILOGUE, &sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS)?;
+        self.set(D::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+        self.set(D::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &BF16)
+    }
+
+    fn set<V>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &V) -> Status<()> {
+        let (at, bytes) = ((&raw const *value).cast::<c_void>(), size_of::<V>());
+        // SAFETY: the description is alive; the value has the attribute's size.
+        unsafe { (self.lt.cublasLtMatmulDescSetAttribute)(self.product, attribute, at, bytes) }.result()
     }
 }
 
@@ -249,8 +309,17 @@ impl Lt {
         workspace: u64,
         most: usize,
     ) -> Status<Vec<sys::cublasLtMatmulAlgo_t>> {
+        self.choices_of(&Description::new(self.calls, shape, 16)?, workspace, most)
+    }
+
+    /// Returns the library's choices for a product as described, as `choices` does.
+    pub(crate) fn choices_of(
+        &self,
+        description: &Description,
+        workspace: u64,
+        most: usize,
+    ) -> Status<Vec<sys::cublasLtMatmulAlgo_t>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as P;
-        let description = Description::new(self.calls, shape, 16)?;
         let mut preference = std::ptr::null_mut();
         // SAFETY: a valid place for the handle.
         unsafe { (self.calls.cublasLtMatmulPreferenceCreate)(&mut preference) }.result()?;

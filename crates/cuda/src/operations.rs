@@ -7,7 +7,7 @@ use crate::cuda_device::{CudaDevice, WORKSPACE_BYTES};
 use crate::driver::Pinned;
 use crate::{
     adapter, adapter_gradients, attention, attention_backward, blocks, chain, checked, columns, delta,
-    delta_rows, driver, experts, experts_adapter, experts_bias, experts_codes, head, head_divergence,
+    delta_rows, driver, experts, experts_adapter, experts_bias, experts_codes, fp8, head, head_divergence,
     head_gates, head_listed, heads, matmul, memory, muon, optimizer, pipeline, rotation, route, rows, sample,
     slots, tower, transfer,
 };
@@ -258,6 +258,9 @@ static OPERATIONS: Functions<CudaDevice> = Functions {
             None => matmul::forward(dev, x, w, bias, out, false),
         }
     },
+    round_fp8: fp8::round,
+    matmul_fp8: fp8::forward,
+    matmul_fp8_dx: fp8::backward_x,
     dequantize: blocks::dequantize,
 
     cast: rows::cast,

@@ -218,13 +218,13 @@ fn probe_operands(shape: &Shape) -> (Vec<u16>, Vec<u16>) {
 }
 
 /// Fills an output with NaN: an element that a product leaves unwritten must not pass by what an earlier product wrote.
-fn forget(gpu: &Gpu, out: u64, len: usize) -> Option<()> {
+pub(crate) fn forget(gpu: &Gpu, out: u64, len: usize) -> Option<()> {
     // SAFETY: the output has as many bytes.
     unsafe { cuda::memset_d8_async(out, 0xff, len, gpu.stream) }.ok()
 }
 
 /// Returns an output's bytes once the stream has written them.
-fn output(gpu: &Gpu, out: u64, len: usize) -> Option<Vec<u8>> {
+pub(crate) fn output(gpu: &Gpu, out: u64, len: usize) -> Option<Vec<u8>> {
     gpu.wait().ok()?;
     let mut bytes = vec![0u8; len];
     // SAFETY: the output has as many bytes.

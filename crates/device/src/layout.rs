@@ -29,6 +29,8 @@ pub struct Layouts {
     pub pack: fn(m: u64, n: u64, k: u64, weights: DType) -> u64,
     /// Dtype of a micro-batch's gradient that is computed apart, then added to sums of the dtype given.
     pub partial: fn(DType) -> DType,
+    /// Whether products of rounded numbers (`Fp8`) multiply codes; else they multiply the numbers of these.
+    pub multiplies_fp8: bool,
 }
 
 impl PartialEq for Layouts {

@@ -20,6 +20,7 @@ mod columns;
 mod delta;
 mod experts;
 mod experts_adapter;
+mod fp8;
 mod head;
 mod layout;
 mod machine;
@@ -55,6 +56,9 @@ pub use experts::{
     GluSharedBackward, RouteBackward, Routes, Routing, RowsOf, SIGMOID_SUM_MIN, Sigmoid,
 };
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
+pub use fp8::{
+    FP8_BLOCK, FP8_UNIT, Fp8, Fp8Room, fp8_dtype, fp8_elements, fp8_pitch, fp8_row_scales, fp8_turned,
+};
 pub use head::{DivergenceBackward, HeadBackward, HeadDivergence, HeadSide, Measure};
 pub use layout::{Kv, Layouts, Matrix, MatrixLayout, PANEL, matrix_elements};
 pub use machine::{CardInfo, DriverMemory, HandOver, OpenOptions, ScratchLimits, TowerPasses, Way};

@@ -5,7 +5,7 @@ use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterBlock,
     AdapterSlots, Arrange, AttentionBackward, Axes, Balance, Batch, Blocks, Coded, Codes, ColumnOrder,
     Columns, DeltaHeads, DeltaInputs, DeltaInputsBackward, DeltaRule, DeltaRuleBackward, DeltaWeights,
-    Descent, DivergenceBackward, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward,
+    Descent, DivergenceBackward, ExpertBiasBackward, Experts, ExpertsAdapter, ExpertsBackward, Fp8, Fp8Room,
     GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut,
     HeadPart, HeadProducts, HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedBackward, ListedTokens,
     Logits, Matrix, MatrixLayout, Measure, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward,
@@ -36,6 +36,8 @@ operands! {
     Coded { codes: whole, scales: whole }
     Blocks { encoding: Read, words: whole, scales: whole, n: Read, k: Read }
     Codes { parts: whole }
+    Fp8 { codes: whole, scales: whole, n: Read, k: Read }
+    Fp8Room { rows: whole, scales: whole, turned: whole }
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
     ListedTokens { ids: whole, logprobs: whole }
     ListedBackward { listed: Read, slopes: Read, rest: Read, d: Read }

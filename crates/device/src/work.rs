@@ -15,6 +15,8 @@ impl Op<'_> {
                 of(x, layer.w.n, layer.w.k)
             }
             Op::Sample { args } => of(args.x, args.w.n, args.w.k),
+            Op::MatmulFp8 { x, w, .. } => of(x, w.n, w.k),
+            Op::MatmulFp8Dx { dy, w, .. } => Some([dy.len() / w.n, w.n, w.k]),
             Op::MatmulDx { dy, w, .. } => Some([dy.len() / w.n, w.n, w.k]),
             Op::MatmulDw { dy, grad, .. } => Some([dy.len() / grad.n, grad.n, grad.k]),
             _ => None,
@@ -42,7 +44,9 @@ impl Op<'_> {
         let mut bytes = 0;
         self.each_buffer(&mut |buf, access, name| {
             // Scratch of products that keep their sums in registers.
-            let is_scratch = matches!(name, "tile" | "gradient_tile" | "gate_up" | "pack") && flops > 0;
+            let is_scratch =
+                matches!(name, "tile" | "gradient_tile" | "gate_up" | "pack" | "rows" | "turned")
+                    && flops > 0;
             let times = match (is_scratch, access != Access::Read && self.reads(name)) {
                 (true, _) => 0,
                 (false, reads) => 1 + u64::from(reads),

@@ -36,6 +36,7 @@ pub(crate) static CPU: DeviceRow = DeviceRow {
         Some([measure_flops(&threads, Isa::in_use(), seconds), measure_bandwidth(&threads, bytes)])
     },
     takes_head_dim,
+    takes_fp8: |_| Ok(()),
     scratch: CpuDevice::scratch,
     held: |_, _| Default::default(),
     note: |_, _, _| {},

@@ -3,10 +3,10 @@
 use crate::among::{Reached, ShownCard, join_nccl};
 use crate::cards::rates_here;
 use crate::row::{BoxedDevice, DeviceRow, Opening, Probe, Sizes};
-use plimsoll_base::{Bytes, Result};
+use plimsoll_base::{Bytes, DType, Error, Result};
 use plimsoll_cuda::held::{Modules, graph_bytes, known, note};
 pub use plimsoll_cuda::take;
-use plimsoll_cuda::{self as cuda, CudaDevice, FAR_BYTES, NCCL_BYTES};
+use plimsoll_cuda::{self as cuda, CudaDevice, FAR_BYTES, GpuInfo, NCCL_BYTES};
 use plimsoll_device::{HandOver, PORTION_BYTES};
 use plimsoll_memory::{Arena, Limit, Pool};
 use plimsoll_ranks::{Group, Memory};
@@ -33,6 +33,7 @@ pub(crate) static CUDA: DeviceRow = DeviceRow {
     rates: |_| rates_here(),
     peak: |_, _, _| None,
     takes_head_dim: plimsoll_cuda::takes_head_dim,
+    takes_fp8,
     scratch: CudaDevice::scratch_layout,
     held: |are_own, hidden| known(Modules::of(are_own, hidden)),
     note: |held, are_own, hidden| note(held, Modules::of(are_own, hidden)),
@@ -47,6 +48,25 @@ fn probe() -> Result<Probe> {
     let info = cuda::probe()?;
     let driver = format!("CUDA {}.{}, {}", info.driver / 1000, info.driver % 1000 / 10, info.driver_library);
     Ok(Probe { name: info.name, driver, total: info.total })
+}
+
+/// Errors: `fp8-unsupported`.
+fn takes_fp8(weights: DType) -> Result<()> {
+    let refused = |message: String| Error::usage("fp8-unsupported", message);
+    if weights != DType::Bf16 {
+        let message = format!("cards round weights of bf16 to eight bits, and these are {}", weights.name());
+        return Err(refused(message).hint("set model_options.dtype = \"bf16\""));
+    }
+    match cuda::probe() {
+        Ok(GpuInfo { capability: (9, 0), .. }) | Err(_) => Ok(()),
+        Ok(GpuInfo { name, capability: (major, minor), .. }) => {
+            let message =
+                format!("{name} has capability {major}.{minor}, and products of eight bits are for 9.0");
+            Err(refused(message)
+                .fact("H100, H200 and GH200 have it")
+                .hint("remove model_options.compute, or set run.device = \"cpu\""))
+        }
+    }
 }
 
 /// Offers a card's memory to another process, which `take` starts with the line of the offer; returns its results.

@@ -46,6 +46,9 @@ pub struct DeviceRow {
     pub peak: fn(threads: usize, seconds: f64, bytes: usize) -> Option<[f64; 2]>,
     /// True if attention takes heads of this many elements.
     pub takes_head_dim: fn(usize) -> bool,
+    /// Requires that products of numbers of eight bits are computed with weights of a dtype; where no device is here,
+    /// that they are on some.
+    pub takes_fp8: fn(DType) -> Result<()>,
     /// Scratch regions of the arena for its operations.
     pub scratch: fn(&ModelSpec, &ScratchLimits) -> Result<Layout>,
     /// Memory of driver and libraries outside the arena, and its source. `are_own`: no product is by a library.

@@ -17,7 +17,7 @@ use crate::wrapped;
 pub(crate) use keys::{Config, FFN_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
 use keys::{LOGIT_CAP, POSITIONS_MAX, SCORE_CAP, out_of_range};
 pub(crate) use keys::{either, short, unsupported, unsupported_family};
-use plimsoll_arch::{ARCHITECTURES, Architecture, FileShape, Gate, ModelSpec, Multipliers, QkNorms};
+use plimsoll_arch::{ARCHITECTURES, Architecture, Compute, FileShape, Gate, ModelSpec, Multipliers, QkNorms};
 use plimsoll_base::{DType, Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -235,6 +235,23 @@ pub fn config_json(spec: &ModelSpec, dtype: DType, ids: &TokenIds) -> Value {
     // Without the key transformers pads with a token of the family's, which a text may have.
     map.entry("pad_token_id").or_insert(Value::Null);
     config
+}
+
+/// The key of what other frameworks do not know of, and of what products are computed with.
+const OWN: &str = "plimsoll";
+const COMPUTE: &str = "compute";
+
+/// Adds what products were computed with to a `config.json`, if others would compute them with something else.
+pub fn add_compute(config: &mut Value, compute: Compute) {
+    if compute != Compute::default() {
+        config[OWN] = json!({ COMPUTE: compute.name() });
+    }
+}
+
+/// Returns what a model's products were computed with when it was trained.
+pub(crate) fn compute_of(config: &Value) -> Compute {
+    let name = config[OWN][COMPUTE].as_str();
+    Compute::ALL.into_iter().find(|compute| Some(compute.name()) == name).unwrap_or_default()
 }
 
 /// Returns the `config.json` of a reward model: sequence classification with one label. transformers reads the score at

@@ -49,7 +49,8 @@ pub use adapter::{
 pub use ahead::ReadAhead;
 pub use check::{check_against, is_of_further_tokens};
 pub use config::{
-    Head, TokenIds, config_json, generation_config_json, score_config_json, spec_from_config, token_ids,
+    Head, TokenIds, add_compute, config_json, generation_config_json, score_config_json, spec_from_config,
+    token_ids,
 };
 pub use difference::{DamagedRange, Difference, difference};
 pub use gguf::model::GgufTokenizer;

@@ -1,8 +1,10 @@
-//! An open model: its shape, its checked tensors, its tokenizer files, and rows of weights on demand. Opening reads
-//! headers only. Rows pass through the caller's buffer, so memory does not grow with the model.
+//! An open model: its shape, its checked tensors, its tokenizer files, and rows of weights on demand. They pass through
+//! the caller's buffer, so that memory does not grow with the model. Opening reads headers only.
 
 use crate::adapter::{self, Adapter};
-use crate::config::{Head, TokenIds, is_in_mxfp4, model_from_config, spec_from_config, token_ids};
+use crate::config::{
+    Head, TokenIds, compute_of, is_in_mxfp4, model_from_config, spec_from_config, token_ids,
+};
 use crate::gguf::header::Gguf;
 use crate::gguf::model::{self, GgufTokenizer};
 use crate::sight::sight_from_config;
@@ -11,7 +13,7 @@ use crate::storage::{Storage, read_small, read_small_if_present};
 use crate::tensors::{RowOrder, TensorInfo};
 use crate::trained_tower::open_tower;
 use crate::{builtin, joined_experts, mxfp4, safetensors_dir, wrapped};
-use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization, SightSpec, TokenRun};
+use plimsoll_arch::{Compute, LayerEncodings, ModelSpec, Quantization, SightSpec, TokenRun};
 use plimsoll_base::{Encoding, Error, Result, blocks};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -50,6 +52,8 @@ pub struct OpenModel {
     pub path: Option<PathBuf>,
     /// The adapter on the weights.
     pub adapter: Option<Adapter>,
+    /// What its products were computed with when it was trained.
+    pub compute: Compute,
     /// Encodings of its linear layers, for a GGUF file.
     pub encodings: Option<LayerEncodings>,
     pub(crate) files: Vec<Storage>,
@@ -182,8 +186,7 @@ impl OpenModel {
         Ok(())
     }
 
-    /// Reads whole rows of a matrix stored in `encoding`, or of the matrices of all experts, as they are, into `out`,
-    /// which has exactly their bytes.
+    /// Reads whole rows of a matrix stored in `encoding`, or of all experts' matrices, into `out`: exactly their bytes.
     pub fn read_blocks(
         &self,
         name: &str,
@@ -286,6 +289,7 @@ impl OpenModel {
             file_bytes: files.iter().map(Storage::bytes).sum(),
             random: false,
             adapter: None,
+            compute: Compute::Full,
             encodings,
             path,
             index: tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect(),
@@ -362,11 +366,11 @@ fn open_directory(source: &str, dir: &Path) -> Result<OpenModel> {
     let path = Some(dir.to_path_buf());
     let parts = Parts { spec, head, files, tensors, tokenizer, ids, path, encodings: None };
     let tower_tensors = of_tower.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
-    Ok(OpenModel { seeing, tower_tensors, ..OpenModel::assemble(source, parts) })
+    let model = OpenModel::assemble(source, parts);
+    Ok(OpenModel { seeing, tower_tensors, compute: compute_of(&config), ..model })
 }
 
-/// Returns the placeholders of a model whose tower is read, with images or without: none else, and of files whose tower
-/// is refused.
+/// Returns the placeholders of a model whose tower is read, with images or without.
 fn placeholders(config: &Value, text: &ModelSpec) -> Option<TokenRun> {
     sight_from_config(config, text, "config.json").ok().flatten().map(|sight| sight.placeholders)
 }
@@ -481,8 +485,7 @@ fn adapted(source: &str, folder: &Path, model: OpenModel) -> Result<OpenModel> {
     })
 }
 
-/// Returns the tokens that end responses of the adapter in a folder, or of that run: those that it learnt to end with
-/// are in the `generation_config.json` next to it, those of its base end them too.
+/// Returns the tokens that end responses of an adapter in a folder: its `generation_config.json`'s, and its base's.
 ///
 /// Errors: `model-file-corrupt`; those of reading.
 pub fn adapter_ends(folder: &Path, of_base: &[u32]) -> Result<Vec<u32>> {

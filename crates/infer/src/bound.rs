@@ -11,8 +11,8 @@ use plimsoll_device::{Device, ListedTokens};
 use plimsoll_files::{Head, OpenModel};
 use plimsoll_memory::{Buf, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, AdaptersFrom, Decoder, Merged, ParamTable, Params, Pass, SlotTable, head,
-    head_top, layers, load, load_adapters, rope, teacher_rows, values,
+    Activations, Adapters, AdaptersFrom, Decoder, Fp8Bufs, Fp8Weights, Merged, ParamTable, Params, Pass,
+    SlotTable, head, head_top, layers, load, load_adapters, rope, teacher_rows, values,
 };
 use plimsoll_plan::{PerRole, RoleName, RoleShape, WeightsAre};
 use plimsoll_train::{Packer, Sequence, Share};
@@ -28,6 +28,8 @@ pub struct BoundModel<'a> {
     pub adapters: Option<(ParamTable, Adapters<'a>)>,
     /// The frozen weights and what has its adapters added to them, if its products read that.
     merged: Option<(Params<'a>, Merged<'a>)>,
+    /// The rounded weights, if products read those.
+    rounded: Option<Fp8Weights<'a>>,
     /// Sum of squares of weights that are frozen, which identifies their model, and of its adapters if these are frozen
     /// too.
     pub sum_squares: Option<f64>,
@@ -136,11 +138,12 @@ impl<'a> BoundModel<'a> {
             (Some((_, adapters)), Some((_, merged))) => params.with_merged(adapters, merged),
             (adapters, _) => params.with_adapters(adapters.as_ref().map(|(_, adapters)| adapters)),
         };
+        let (params, rounded) = with_rounded(dev, &shape, resident, params);
         let is_frozen = adapters.is_some() || (first.is_some() && shape.update.is_none());
         let sum_squares = is_frozen.then(|| frozen.sum_squares(dev));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
         let weights = Weights::Resident(decoder);
-        Ok(BoundModel { shape, table, adapters, merged, sum_squares, weights })
+        Ok(BoundModel { shape, table, adapters, merged, rounded, sum_squares, weights })
     }
 
     /// Binds a role whose weights the ranks share out.
@@ -168,8 +171,8 @@ impl<'a> BoundModel<'a> {
     }
 
     fn frozen(shape: RoleShape, table: ParamTable, sum_squares: f64, weights: Weights<'a>) -> BoundModel<'a> {
-        let (adapters, merged) = (None, None);
-        BoundModel { shape, table, adapters, merged, sum_squares: Some(sum_squares), weights }
+        let (adapters, merged, rounded) = (None, None, None);
+        BoundModel { shape, table, adapters, merged, rounded, sum_squares: Some(sum_squares), weights }
     }
 
     /// Returns it with its adapters, if its shape has any, on top of weights that stream.
@@ -189,14 +192,18 @@ impl<'a> BoundModel<'a> {
             }
             load_adapters(dev, table, self.layout(), &[adapters.all], from, staging)?;
         }
-        self.merge(dev);
+        self.refresh(dev);
         Ok(())
     }
 
-    /// Computes the weights that have its adapters in them, if products read such: after the adapters have changed.
-    pub fn merge(&self, dev: &dyn Device) {
+    /// Computes what products read instead of weights and adapters, after those have changed: the weights that have the
+    /// adapters in them, or rounded ones.
+    pub fn refresh(&self, dev: &dyn Device) {
         if let Some(((weights, merged), (_, adapters))) = self.merged.as_ref().zip(self.adapters.as_ref()) {
             merged.update(dev, weights, adapters);
+        }
+        if let Some(rounded) = &self.rounded {
+            rounded.update(dev, &self.decoder().params);
         }
     }
 
@@ -274,6 +281,21 @@ impl<'a> BoundModel<'a> {
             }
         }
     }
+}
+
+/// Rounds a role's weights, if it computes with such, and returns what its products read.
+fn with_rounded<'a>(
+    dev: &dyn Device,
+    shape: &RoleShape,
+    resident: Resident<'a>,
+    params: Params<'a>,
+) -> (Params<'a>, Option<Fp8Weights<'a>>) {
+    let Some(table) = shape.rounded() else { return (params, None) };
+    let region = |what: &str| format!("{}.{what}", shape.name.name());
+    let bufs = Fp8Bufs { codes: resident.buf(&region("fp8")), scales: resident.get(&region("fp8_scales")) };
+    let rounded = Fp8Weights::bind(&shape.spec, &table, shape.target.kind, shape.weights, bufs);
+    rounded.update(dev, &params);
+    (params.with_fp8(&rounded), Some(rounded))
 }
 
 /// Resolves the handles of a role's adapters, if it has any.

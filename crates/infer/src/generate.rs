@@ -5,7 +5,7 @@ use crate::bound::Sources;
 use crate::codes::check_blocks;
 use crate::facts::{keep_within_positions, verb_facts};
 use crate::form::FormMasks;
-use crate::models::sample_with_adapter;
+use crate::models::sample_as_trained;
 use crate::responder::Responder;
 use crate::runner::{Runner, open, open_verb};
 use crate::sampler::sampling;
@@ -118,7 +118,7 @@ pub fn generate(verb: &VerbFile, asked: Asked<'_>, sink: &mut dyn FnMut(&str)) -
     let mut run = RunSpec::sampling(verb);
     (run.rollout.prompts_per_step, run.rollout.group_size) = (1, 1);
     check_blocks(&run, &model, &PerRole::none())?;
-    sample_with_adapter(&mut run, &model);
+    sample_as_trained(&mut run, &model);
     keep_within_positions(&mut run, &model, ids.len())?;
     let sight = text.album.as_ref().filter(|_| !asked.images.is_empty()).map(|album| album.shape(1));
     let facts = Facts { sight, ..verb_facts(&run, &model, ids.len(), 1) };

@@ -57,9 +57,13 @@ pub fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
     Ok(model)
 }
 
-/// Samples with the adapter of a model, if it has one, on the weights that it was trained on.
-pub fn sample_with_adapter(run: &mut SamplerSpec, model: &OpenModel) {
+/// Samples with what a model was trained with: the adapter that it comes with, on the weights below it, and products of
+/// eight bits, unless the run file says otherwise.
+pub fn sample_as_trained(run: &mut SamplerSpec, model: &OpenModel) {
     let quantize = base_quantize(run, model);
+    if run.model_options.compute.is_auto() {
+        run.model_options.compute = Auto::Value(model.compute);
+    }
     if model.adapter.as_ref().is_some_and(|adapter| adapter.config.tower.is_some()) {
         run.model_options.tower = TowerUse::Adapters;
     }

@@ -7,7 +7,7 @@ use crate::album::Album;
 use crate::bound::Sources;
 use crate::codes::check_blocks;
 use crate::facts::{keep_within_positions, verb_facts};
-use crate::models::sample_with_adapter;
+use crate::models::sample_as_trained;
 use crate::runner::{Runner, open, open_verb};
 use crate::sampler::sampling;
 use crate::served_images::served_images;
@@ -138,7 +138,7 @@ fn run_of(
     });
     run.data.prompt_tokens_max = Some(prompt_tokens);
     check_blocks(&run, model, &PerRole::none())?;
-    sample_with_adapter(&mut run, model);
+    sample_as_trained(&mut run, model);
     run.lora = adapters.lora().or(run.lora.take());
     keep_within_positions(&mut run, model, prompt_tokens as usize)?;
     Ok(run)

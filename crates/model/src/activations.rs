@@ -12,6 +12,7 @@ pub(crate) mod taught;
 
 use crate::adapters::AdaptBufs;
 use crate::cache_index::CacheRegions;
+use crate::fp8;
 use crate::offloaded_inputs::{self, OffloadedInputs};
 use crate::own_logits::{OwnBufs, OwnLogits};
 use crate::parts::attention::regions as attention;
@@ -21,7 +22,7 @@ pub use mode::{Mode, Recompute};
 use plimsoll_arch::{LayerSpec, ModelSpec, products};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{
-    HEAD_TILE, HeadOut, INPUT_SLOTS, KEY_WORDS, Layouts, ListedTokens, RowMasks, SEGMENT_FIELDS,
+    Fp8Room, HEAD_TILE, HeadOut, INPUT_SLOTS, KEY_WORDS, Layouts, ListedTokens, RowMasks, SEGMENT_FIELDS,
 };
 use plimsoll_memory::{Buf, InPhase, Layout, Turn};
 use shape::{Life, PassShape, Regions, Rows};
@@ -271,6 +272,7 @@ pub struct Activations<'p> {
     pub(crate) sampler: Option<(Buf<'p>, Buf<'p>)>,
     pub(crate) backward: Option<Backward<'p>>,
     pub(crate) adapt: AdaptBufs<'p>,
+    pub(crate) fp8: Option<Fp8Room<'p>>,
 }
 
 impl<'p> Activations<'p> {
@@ -318,6 +320,7 @@ impl<'p> Activations<'p> {
             sampler: get("sampler.keys").map(|keys| (keys, buf("tokens"))),
             backward: mode.recompute().map(|_| Backward::bind(&get, &buf)),
             adapt: AdaptBufs::bind(get),
+            fp8: fp8::room(get),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::decoder::Decoder;
 use crate::pass::Pass;
 use crate::weights::LayerParams;
 use plimsoll_arch::{ModelSpec, Site};
-use plimsoll_device::{Device, Norm};
+use plimsoll_device::{Device, Fp8Room, Norm};
 use plimsoll_memory::Buf;
 
 #[derive(Clone, Copy)]
@@ -56,12 +56,17 @@ impl LayerPass<'_, '_, '_> {
                     None => dev.adapted(x, adapted, resid, u, out),
                 }
             }
-            (None, resid) => match (w.codes(site), resid) {
-                (Some(codes), _) => dev.matmul_codes(x, codes, w.at(site), bias, resid, out),
-                (None, Some(resid)) => dev.matmul_add(x, w.at(site), resid, out),
-                (None, None) => dev.matmul(x, w.at(site), bias, out, false),
+            (None, resid) => match (w.codes(site), w.fp8(site), resid) {
+                (Some(codes), ..) => dev.matmul_codes(x, codes, w.at(site), bias, resid, out),
+                (_, Some(rounded), _) => dev.matmul_fp8(x, rounded, self.fp8_room(), bias, resid, out),
+                (.., Some(resid)) => dev.matmul_add(x, w.at(site), resid, out),
+                (.., None) => dev.matmul(x, w.at(site), bias, out, false),
             },
         }
+    }
+
+    pub(crate) fn fp8_room(&self) -> Fp8Room<'_> {
+        self.pass.acts.fp8.expect("a pass of rounded weights has room for rounded inputs")
     }
 
     /// Computes to = from + product of `x`, with bias, or + its norm if there is one; `out` then keeps the product.

@@ -98,7 +98,10 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
         let LayerPass { dev, w, .. } = *self.layer;
         match self.adapter(of.site).filter(|_| !w.adapters.are_merged) {
             Some((adapter, _, du)) => dev.adapted_dx(of.dy, w.adapted(of.site, None, adapter), du, out),
-            None => dev.matmul_dx(of.dy, w.ready(dev, of.site), out, false),
+            None => match w.fp8(of.site) {
+                Some(rounded) => dev.matmul_fp8_dx(of.dy, rounded, self.layer.fp8_room(), out),
+                None => dev.matmul_dx(of.dy, w.ready(dev, of.site), out, false),
+            },
         }
     }
 

@@ -9,6 +9,7 @@ mod backward;
 mod cache_index;
 mod decoder;
 mod forward;
+mod fp8;
 mod images;
 mod layer;
 mod layer_backward;
@@ -44,6 +45,7 @@ pub use forward::{
     advance, draw, draw_runs, head, head_listed, head_top, layers, list_rows, name_rows, score_rows,
     upload_keys, values,
 };
+pub use fp8::{Fp8Bufs, Fp8Table, Fp8Weights, layout as fp8_layout};
 pub use images::{
     ImageIndex, ImageLimits, ImageRegions, Images, SeenImages, TextImage, TextPlaces, VectorGradients,
     images_layout, kept_rows_layout, place_rows, vectors_layout,

@@ -4,7 +4,7 @@ use crate::adapters::{Adapters, LayerAdapters};
 use crate::params::{Param, ParamTable};
 use plimsoll_arch::{ModelSpec, ParamKind, Site, SiteMap};
 use plimsoll_base::DType;
-use plimsoll_device::{Adapted, Adapter, Codes, DeltaWeights, Matrix, MatrixLayout};
+use plimsoll_device::{Adapted, Adapter, Codes, DeltaWeights, Fp8, Matrix, MatrixLayout};
 use plimsoll_memory::Buf;
 use std::ops::Range;
 
@@ -54,6 +54,8 @@ pub struct LayerProduct<'a> {
     pub bias: Option<Buf<'a>>,
     /// The codes of `w`, if quantized
     pub(crate) codes: Option<Codes<'a>>,
+    /// What the product is computed with instead of `w`, if that is rounded to eight bits
+    pub(crate) fp8: Option<Fp8<'a>>,
 }
 
 /// Parameters of experts next to a dense part, excluding products.
@@ -224,6 +226,11 @@ impl<'a> LayerParams<'a> {
         self.of(site).codes
     }
 
+    /// Returns a product's rounded weights, if it is computed with eight bits.
+    pub(crate) fn fp8(&self, site: Site) -> Option<Fp8<'a>> {
+        self.of(site).fp8
+    }
+
     /// Returns a product with its bias and adapter.
     pub(crate) fn adapted(&self, site: Site, bias: Option<Buf<'a>>, adapter: Adapter<'a>) -> Adapted<'a> {
         let LayerProduct { w, codes, .. } = self.of(site);
@@ -274,7 +281,7 @@ impl<'a> LayerParams<'a> {
             scale: vector(ParamKind::LayerScale),
             products: SiteMap::of(|site| {
                 let w = table.find(ParamKind::Weight(site), l).map(of)?;
-                Some(LayerProduct { w, bias: vector(ParamKind::Bias(site)), codes: None })
+                Some(LayerProduct { w, bias: vector(ParamKind::Bias(site)), codes: None, fp8: None })
             }),
             adapters: LayerAdapters::default(),
         }

@@ -175,8 +175,9 @@ fn spreads(run: &RunSpec, reference: bool) -> Vec<Offload> {
         Auto::Auto => vec![of(false, false)],
     };
     let stage_3 = of(reference, true);
-    // Codes, and weights with their adapters in them, are whole on every rank.
-    let is_whole = run.lora.as_ref().is_some_and(|of| of.quantize.is_some() || of.merge == Auto::Value(true));
+    // Codes, rounded weights, and those with their adapters in them are whole on every rank.
+    let is_whole = run.computes_fp8()
+        || run.lora.as_ref().is_some_and(|of| of.quantize.is_some() || of.merge == Auto::Value(true));
     match run.run.zero_stage {
         _ if is_whole => stage_2,
         Auto::Value(3) => vec![stage_3],

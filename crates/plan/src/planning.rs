@@ -13,8 +13,10 @@ use crate::{devices, drafts, hints, tables};
 use plimsoll_arch::ModelSpec;
 use plimsoll_base::{DType, Error, Result};
 use plimsoll_config::{Auto, Positions, RunSpec, SamplerSpec};
+use plimsoll_device::FP8_UNIT;
 use plimsoll_devices::{DeviceRow, Rates};
 use plimsoll_memory::{Limits, Plan, Pool, host::Host};
+use plimsoll_model::Fp8Table;
 use plimsoll_reward::{RewardMemory, RewardSpec};
 use plimsoll_train::OptimizerDType;
 
@@ -146,6 +148,7 @@ pub(crate) fn with_planner<T>(
     let cores = Host::this().threads();
     let row = devices::row_of(run, limits);
     check_keys(facts, row)?;
+    check_fp8(facts, row, run)?;
     drafts::check(run, facts)?;
     // How many processors stand next to a card of another machine, this one does not know.
     let auto = if row.has_own_memory() && is_elsewhere(limits) { THREADS_ELSEWHERE } else { cores };
@@ -205,6 +208,28 @@ fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
     Err(Error::usage("model-unsupported", message)
         .fact("heads, or latents of keys and values, are as wide")
         .hint("set run.device = \"cpu\""))
+}
+
+/// Requires that a model whose products are to be rounded has some and no adapters, and that the device computes them.
+///
+/// Errors: `fp8-unsupported`, `not-built`.
+fn check_fp8(facts: &Facts, row: &DeviceRow, run: &RunSpec) -> Result<()> {
+    if !run.computes_fp8() {
+        return Ok(());
+    }
+    if run.lora.is_some() {
+        let message = "adapters on a policy whose products are rounded to eight bits are not built yet";
+        return Err(Error::usage("not-built", message)
+            .hint("set model_options.compute = \"full\": with its adapters it is then another policy"));
+    }
+    (row.takes_fp8)(run.model_options.dtype.dtype())?;
+    if Fp8Table::new(&facts.spec, row.kind, run.model_options.dtype.dtype()).is_empty() {
+        let message = format!("no product of this model has inputs and outputs in whole units of {FP8_UNIT}");
+        return Err(Error::usage("fp8-unsupported", message)
+            .fact("products of experts and of linear attention's gates are not rounded")
+            .hint("remove model_options.compute"));
+    }
+    Ok(())
 }
 
 /// Returns the plan without changes that would make the run fit.

@@ -12,7 +12,7 @@ use plimsoll_config::{Auto, Exchange};
 use plimsoll_device::{PORTION_BYTES, ScratchLimits};
 use plimsoll_files::Head;
 use plimsoll_memory::{Layout, Place, Pool};
-use plimsoll_model::{Mode, PassLimits, adapters_layout, rope, slots_layout};
+use plimsoll_model::{Mode, PassLimits, adapters_layout, fp8_layout, rope, slots_layout};
 use plimsoll_rollout::{Engine, Lengths, Live, OwnLogits, Samples, layout as engine_layout};
 use plimsoll_train::Packer;
 
@@ -99,8 +99,11 @@ impl RunShape {
         if self.head == Head::Vocabulary {
             let (weights, target) = (self.weights, self.target);
             layout.extend(engine_layout(&self.spec, weights, target, &self.engine, self.truncates)?);
+            let (mode, limits) = (Mode::Rollout { truncates: self.truncates }, self.engine.pass());
+            if self.fp8 {
+                layout.extend(fp8_layout(&self.spec, weights, target, mode, limits)?);
+            }
             if let Some(lora) = self.lora {
-                let (mode, limits) = (Mode::Rollout { truncates: self.truncates }, self.engine.pass());
                 layout.extend(adapters_layout(
                     &self.spec, weights, target, mode, limits, lora.shape, lora.merge,
                 )?);

@@ -10,11 +10,12 @@ use crate::tables::{self, Key, Which};
 use crate::teacher::TeacherShape;
 use plimsoll_arch::{ModelSpec, Quantization};
 use plimsoll_base::{DType, Phase, PhaseSet, Result};
+use plimsoll_device::fp8_dtype;
 use plimsoll_files::{Head, is_written_whole};
 use plimsoll_memory::{Layout, Pool};
 use plimsoll_model::{
-    Coding, Mode, ParamTable, PassLimits, SlotTable, Target, activations_layout, adapters_layout, rope,
-    streamed_layout,
+    Coding, Fp8Table, Mode, ParamTable, PassLimits, SlotTable, Target, activations_layout, adapters_layout,
+    fp8_layout, rope, streamed_layout,
 };
 use plimsoll_train::{
     Cut, Heads, LandingShape, OptimizerDType, Packing, Share, Spread, StateDTypes, Summing, landing_layout,
@@ -149,6 +150,8 @@ pub struct RoleShape {
     pub lora: Option<Lora>,
     /// How its products are quantized, if at all.
     pub quantize: Option<Coding>,
+    /// True if it computes its products with numbers of eight bits.
+    pub fp8: bool,
     /// Forward passes over whole sequences.
     pub score: Option<PassShape>,
     /// Updates; a role without them is frozen.
@@ -213,6 +216,11 @@ impl RoleShape {
         let lora = self.lora.filter(|lora| lora.merge)?;
         let make = || ParamTable::merged(&self.spec, self.target.kind, self.weights, lora.shape);
         Some(tables::of(self.key(Which::Merged, self.head), make))
+    }
+
+    /// Returns the table of its rounded weights, if it computes with such.
+    pub fn rounded(&self) -> Option<Fp8Table> {
+        self.fp8.then(|| Fp8Table::new(&self.spec, self.target.kind, self.weights))
     }
 
     /// Returns the table of what it trains: its adapters, or all its parameters.
@@ -282,6 +290,12 @@ impl RoleShape {
         }
         if let Some(merged) = self.merged() {
             resident(&mut layout, "merged", merged.elements, self.weights)?;
+        }
+        if let Some(rounded) = self.rounded() {
+            resident(&mut layout, "fp8", rounded.codes, fp8_dtype(self.target.kind, self.weights))?;
+            if rounded.scales > 0 {
+                resident(&mut layout, "fp8_scales", rounded.scales, DType::F32)?;
+            }
         }
         if let Some(update) = &self.update {
             layout.extend(self.update_states(update)?);
@@ -361,6 +375,9 @@ impl RoleShape {
     pub(crate) fn activations(&self, pass: PassShape) -> Result<Layout> {
         let PassShape { mode, limits, .. } = pass;
         let mut layout = activations_layout(&self.spec, self.weights, self.target, mode, limits)?;
+        if self.fp8 {
+            layout.extend(fp8_layout(&self.spec, self.weights, self.target, mode, limits)?);
+        }
         if let Some(lora) = self.lora {
             let Lora { shape, merge, .. } = lora;
             layout.extend(adapters_layout(
@@ -413,6 +430,7 @@ impl RunShape {
             weights_are: WeightsAre::Resident,
             lora: self.lora,
             quantize: self.coding(RoleName::Actor, self.lora.and_then(|lora| lora.quantize)),
+            fp8: self.fp8,
             score: None,
             update: None,
             is_whole: false,
@@ -512,7 +530,7 @@ impl RunShape {
             let score = Some(PassShape { mode: Mode::Teacher(set as u8), ..pass.teaching(&first.spec) });
             let quantize = self.coding(name, teacher.quantize.get(name).copied());
             let weights_are = if quantize.is_some() { WeightsAre::Resident } else { weights_are };
-            RoleShape { name, spec, score, quantize, weights_are, ..first }
+            RoleShape { name, spec, score, quantize, fp8: false, weights_are, ..first }
         })
     }
 
@@ -529,6 +547,7 @@ impl RunShape {
         let (name, head, quantize) = (RoleName::Critic, Head::Score, None);
         let weights_are = training.weights_are();
         let score = Some(pass);
+        let first = RoleShape { fp8: false, ..first };
         let full =
             RoleShape { name, spec, head, quantize, score, update: Some(update), weights_are, ..first };
         let Some(CriticAdapter { lora, shares }) = training.critic_adapter else { return full };
@@ -574,6 +593,7 @@ impl RunShape {
             let quantize = self.coding(name, lora.and_then(|lora| lora.quantize));
             // Base weights of adapters are not sharded.
             let weights_are = if lora.is_some() { WeightsAre::Resident } else { first.weights_are };
+            let first = RoleShape { fp8: false, ..first };
             RoleShape { name, spec, head, lora, quantize, score, update: None, weights_are, ..first }
         })
     }

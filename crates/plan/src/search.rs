@@ -303,6 +303,7 @@ impl Planner<'_> {
             encodings: self.facts.encodings,
             // The run's own model may be no file, where another one is.
             keeps_blocks: run.keeps_blocks() && self.facts.encodings.get(RoleName::Actor).is_some(),
+            fp8: run.computes_fp8(),
             target: self.target(),
             engine,
             on_full: on_full(run.rollout.on_full),

@@ -9,7 +9,7 @@ use crate::{
     facts::HostFacts,
     step_arrays::{StepPart, aligned_bytes},
 };
-use plimsoll_arch::{LayerEncodings, ModelSpec, Quantization};
+use plimsoll_arch::{Compute, LayerEncodings, ModelSpec, Quantization};
 use plimsoll_base::{Bytes, DType};
 use plimsoll_config::{Auto, Exchange};
 use plimsoll_device::DriverMemory;
@@ -174,6 +174,8 @@ pub struct RunShape {
     pub encodings: PerRole<LayerEncodings>,
     /// True if the run's own model stays in the blocks of its file where nothing trains it.
     pub keeps_blocks: bool,
+    /// True if the run's own model computes its products with numbers of eight bits.
+    pub fp8: bool,
     pub target: Target,
     pub engine: EngineLimits,
     /// The engine's way out when its blocks run out.
@@ -201,6 +203,11 @@ impl RunShape {
     /// Returns how the run's own model is quantized in a role that neither trains nor adapts it.
     pub(crate) fn own_quantize(&self) -> Option<Quantization> {
         (self.keeps_blocks && self.lora.is_none()).then_some(Quantization::Gguf)
+    }
+
+    /// Returns what the products of the run's own model are computed with.
+    pub fn compute(&self) -> Compute {
+        if self.fp8 { Compute::Fp8 } else { Compute::Full }
     }
 
     pub fn row(&self) -> &'static DeviceRow {

@@ -5,6 +5,7 @@ use super::shared::{ENVIRONMENT, POLICY, WHOLE_ON_RANKS};
 use crate::Frozen;
 use crate::sections::RunFile;
 use crate::values::{Auto, GradientWire, ModelDtype, Offload, OptimizerDtype};
+use plimsoll_arch::Compute;
 
 const LORA: Setting = when("lora", "[lora]", |run| run.lora.is_some(), &["lora.rank=4"]);
 const MERGED: Setting = when(
@@ -24,6 +25,14 @@ const MUON: Setting = when(
     "train.optimizer = \"muon\"",
     |run| !run.train.optimizer.is_adamw(),
     &["train.optimizer=muon"],
+);
+const FP8: Setting = value!(model_options.compute is Auto::Value(Compute::Fp8), "fp8");
+const KEEPS_BLOCKS: Setting = value!(model_options.quantize is Auto::Value(Frozen::Gguf), "gguf");
+const OFFLOADED: Setting = when(
+    "memory.offload",
+    "memory.offload = [\"reference\"]",
+    |run| run.memory.offloads(Offload::Reference),
+    &["memory.offload=[\"reference\"]"],
 );
 const EPOCHS: Setting = when(
     "train.epochs",
@@ -96,16 +105,28 @@ pub(super) const ROWS: &[Conflict] = &[
     )
     .slug("not-built"),
     no(
-        when(
-            "memory.offload",
-            "memory.offload = [\"reference\"]",
-            |run| run.memory.offloads(Offload::Reference),
-            &["memory.offload=[\"reference\"]"],
-        ),
-        value!(model_options.quantize is Auto::Value(Frozen::Gguf), "gguf"),
+        OFFLOADED,
+        KEEPS_BLOCKS,
         "and weights in blocks stay on the device",
         "remove \"reference\" from memory.offload, or remove model_options.quantize",
     ),
+    no(FP8, LORA, "whose products are added to, which is not built yet", "remove model_options.compute")
+        .slug("not-built"),
+    no(
+        FP8,
+        WHOLE_ON_RANKS,
+        "which is not built yet: rounded weights are whole on every rank",
+        "set run.zero_stage = 2",
+    )
+    .slug("not-built"),
+    no(
+        FP8,
+        OFFLOADED,
+        "which is not built yet: rounded weights stay on the device",
+        "remove \"reference\" from memory.offload",
+    )
+    .slug("not-built"),
+    no(FP8, KEEPS_BLOCKS, "whose numbers are the file's", "remove one of them"),
     no(LORA, POLICY, "an environment policy, which is small and trained in full", "remove [lora]"),
     no(
         MERGED,

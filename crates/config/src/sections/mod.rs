@@ -19,6 +19,7 @@ use super::tree::flatten;
 use super::{frozen::Frozen, tower_use::TowerUse, values::*};
 use plimsoll_algo::method::Method;
 use plimsoll_algo::update::{MuonRate, OptimizerName};
+use plimsoll_arch::Compute;
 use plimsoll_base::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -205,6 +206,13 @@ section! {
         /// `full`. The base of adapters in training has `lora.quantize`.
         #[serde(skip_serializing_if = "Auto::is_auto")]
         quantize: Auto<Frozen> = Auto::Auto,
+        /// What the linear layers of the policy and of its reference are computed with, in rollout and update alike:
+        /// `full` takes the weights as they are, `fp8` rounds weights and inputs to numbers of eight bits in blocks. It
+        /// is a property of the policy, which its files name: one that was trained so is another one without it.
+        /// `auto` is what the files name in commands that sample, and `full` in training.
+        #[serde(skip_serializing_if = "Auto::is_auto")]
+        #[schemars(schema_with = "crate::compute::compute_schema")]
+        compute: Auto<Compute> = Auto::Auto,
         /// What training does with the tower over images, where prompts have some.
         #[serde(skip_serializing_if = "TowerUse::is_frozen")]
         tower: TowerUse = TowerUse::Frozen,

@@ -166,9 +166,9 @@ impl RunSpec {
     }
 
     /// True if there are weights of a reference that can lie elsewhere and pass through the device in parts: those in
-    /// blocks stay.
+    /// blocks stay, and rounded ones.
     pub fn moves_reference(&self) -> bool {
-        self.has_reference() && self.lora.is_none() && !self.keeps_blocks()
+        self.has_reference() && self.lora.is_none() && !self.keeps_blocks() && !self.computes_fp8()
     }
 
     /// True if responses are sampled: by a method that learns from them, or by a command.

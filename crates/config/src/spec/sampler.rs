@@ -4,6 +4,7 @@ use super::{LoraSpec, ModelReward};
 use crate::columns::NamedColumn;
 use crate::rewards::{reward_specs, with_steps};
 use crate::{Auto, Data, Eval, Frozen, Memory, ModelOptions, Rollout, Run, RunFile, VerbFile};
+use plimsoll_arch::Compute;
 use plimsoll_reward::RewardSpec;
 
 /// What a run samples with.
@@ -77,6 +78,11 @@ impl SamplerSpec {
     /// True if models that are GGUF files and that nothing trains stay in the blocks of their files.
     pub fn keeps_blocks(&self) -> bool {
         self.model_options.quantize == Auto::Value(Frozen::Gguf)
+    }
+
+    /// True if the linear layers of the policy are computed with numbers of eight bits.
+    pub fn computes_fp8(&self) -> bool {
+        self.model_options.compute == Auto::Value(Compute::Fp8)
     }
 
     pub fn has_rewards(&self) -> bool {

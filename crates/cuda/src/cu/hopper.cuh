@@ -84,6 +84,8 @@ __device__ __forceinline__ u64 narrow_operand(u32 address) {
 #define SUMS24(d) EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16)
 #define TEXT32 TEXT24 ", " D3
 #define SUMS32(d) SUMS24(d), EIGHT(d, 24)
+#define TEXT36 TEXT32 ", %32, %33, %34, %35"
+#define SUMS36(d) SUMS32(d), FOUR(d, 32)
 #define TEXT40 TEXT32 ", " D4
 #define SUMS40(d) SUMS32(d), EIGHT(d, 32)
 #define TEXT48 TEXT40 ", " D5

@@ -10,6 +10,7 @@ pub mod experts_adapter;
 pub mod experts_bias;
 pub mod experts_route;
 pub mod experts_shared;
+pub mod fp8;
 pub mod head;
 pub mod head_gates;
 pub mod heads;
@@ -57,6 +58,8 @@ macro_rules! cases {
                 rows_that_are_not_finite_are_marked, frequencies_follow_the_softmax,
                 truncation_keeps_the_sets_that_the_definitions_name,
                 draws_stay_inside_the_set_that_sorting_gives, a_draw_depends_on_its_key_alone;
+            fp8: products_of_rounded_numbers_are_close_and_rows_are_their_own, gradients_pass_through_the_rounding,
+                a_block_that_is_not_finite_is_not_a_number;
             head: logprobs_and_entropies_agree_with_f64, bits_do_not_depend_on_the_rows_beside,
                 gradients_agree_with_the_formula_and_with_differences;
             listed: the_most_likely_tokens_are_those_of_sorting, of_equal_logits_lower_ids_are_listed_first,

@@ -14,7 +14,7 @@ use crate::grading::GradedRequest;
 use crate::hub;
 use crate::image_table::ImageTable;
 use crate::model_reward;
-use crate::models::{encodings_of, reward_adapters, reward_models, sample_with_adapter};
+use crate::models::{encodings_of, reward_adapters, reward_models, sample_as_trained};
 use crate::responder::Responder;
 use crate::responses::{KeptSample, Place, SamplesHeader};
 use crate::runner::{Runner, open, open_verb};
@@ -195,7 +195,7 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
     sets.iter().try_for_each(|set| rewards.check_columns(&set.items[0].columns))?;
     let longest = sets.iter().flat_map(|set| &set.items).map(|i| i.ids.len()).max().unwrap_or(1);
     let largest = sets.iter().map(|set| set.items.len()).max().unwrap_or(0);
-    sample_with_adapter(&mut run, &model);
+    sample_as_trained(&mut run, &model);
     keep_within_positions(&mut run, &model, longest)?;
     let others = PerRole::none().with_rewards(reward_models(&run, &model)?.into_iter());
     check_blocks(&run, &model, &others)?;
@@ -239,9 +239,9 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
         pass_rates::write(path, &verb.data, &sets, &found)?;
     }
     let mut value = verb_report(&how, &sets, &found, &examples);
-    value["model"] = json!(verb.model);
+    [value["compute"], value["trained_with"]] = [report.shape.compute(), model.compute].map(|of| json!(of));
     value["prompts_are"] = json!(text.first_prompt_words(&sets[0].items[0]));
-    value["samples_per_prompt"] = json!(how.samples);
+    [value["model"], value["samples_per_prompt"]] = [json!(verb.model), json!(how.samples)];
     value["arena_bytes"] = json!(report.plan.arena_bytes());
     value["rss_peak_bytes"] = json!(Host::this().rss().peak);
     Ok(value)

@@ -7,11 +7,12 @@ use plimsoll_arch::Site;
 use plimsoll_memory::Buf;
 
 /// True if gates and ups are not read: there is no backward pass, and they have neither adapters nor biases. Those in
-/// codes are a product of codes.
+/// codes or rounded are products of their own kind.
 fn is_at_once(layer: &LayerPass<'_, '_, '_>) -> bool {
     let w = layer.w;
     layer.pass.acts.mode.recompute().is_none()
         && w.codes(Site::GateUp).is_none()
+        && w.fp8(Site::GateUp).is_none()
         && w.adapters.added(Site::GateUp).is_none()
         && w.bias(Site::GateUp).is_none()
 }

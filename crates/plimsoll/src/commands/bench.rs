@@ -2,7 +2,7 @@
 
 use crate::output;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
-use plimsoll_arch::Quantization;
+use plimsoll_arch::{Compute, Quantization};
 use plimsoll_base::Result;
 use plimsoll_bench::{
     self as bench, BenchOptions, SpeculationSize, StepSize, calibrate::calibrate, ranks::RanksOptions,
@@ -46,6 +46,9 @@ struct Common {
     /// Storage of the weights.
     #[arg(long, global = true, default_value = "bf16", value_parser = one_of::<ModelDtype>(["bf16", "f32"]))]
     dtype: ModelDtype,
+    /// What products are computed with: the weights as they are, or weights and inputs rounded to eight bits.
+    #[arg(long, global = true, default_value = "full", conflicts_with = "lora_rank", value_parser = one_of::<Compute>(["full", "fp8"]))]
+    compute: Compute,
     /// Where it runs: a GPU if there is one, else the CPU.
     #[arg(long, global = true, default_value = "auto", value_parser = devices())]
     device: String,
@@ -298,7 +301,7 @@ fn lora(args: &Common) -> Option<Lora> {
 
 /// Returns what all parts have in common.
 fn options(args: &Common) -> BenchOptions {
-    let Common { model, threads, repeats, dtype, device, recompute, checked, profile, .. } = args;
+    let Common { model, threads, repeats, dtype, compute, device, recompute, checked, profile, .. } = args;
     BenchOptions {
         model: model.clone(),
         threads: threads.unwrap_or(0),
@@ -308,6 +311,7 @@ fn options(args: &Common) -> BenchOptions {
         recompute: *recompute,
         lora: lora(args),
         quantize: Auto::Auto,
+        compute: *compute,
         checked: *checked,
         profile: *profile,
         images: false,

@@ -90,5 +90,11 @@ fn words(found: &Value) -> String {
         text += &format!(", {} without a score", number("unscored"));
     }
     text += &format!("; {:.1} s, {:.0} tokens/s\n", number("seconds"), number("tokens_per_second"));
+    let [with, trained_with] = ["compute", "trained_with"].map(|key| found[key].as_str().unwrap_or_default());
+    if with != trained_with {
+        text += &format!(
+            "computed with \"{with}\", and trained with \"{trained_with}\": this is another policy\n"
+        );
+    }
     text + found["prompts_are"].as_str().unwrap_or_default() + "\n"
 }

@@ -41,6 +41,7 @@ mod escapes;
 mod every_turn;
 mod experts;
 mod founding;
+mod fp8;
 mod functions;
 mod gguf;
 mod gguf_base;

@@ -1,7 +1,7 @@
 //! Opens the models of a run: the trained model, its critic and its teacher, all with the actor's tokenizer.
 
 use plimsoll_arch::{
-    LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Unfit, nearest_preset, preset_of,
+    Compute, LoraShape, LoraTarget, LoraTargets, ModelSpec, PLAN_ONLY, Unfit, nearest_preset, preset_of,
 };
 use plimsoll_base::{Error, Result};
 use plimsoll_config::{Distill, LoraSpec, ModelOptions, RunSpec, SamplerSpec, TowerUse};
@@ -106,7 +106,25 @@ fn is_path(name: &str) -> bool {
 pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -> Result<OpenModel> {
     let model = if run.trains_scores() { open_any_model(name, options)? } else { open_model(name, options)? };
     check_inputs(&model.spec, name, run.lora.is_some())?;
+    check_compute(run, name, &model)?;
     with_adapter(run, model)
+}
+
+/// Requires that a run file names what the products of a model are computed with, if it was trained with eight bits.
+///
+/// Errors: `compute-differs`.
+fn check_compute(run: &RunSpec, name: &str, model: &OpenModel) -> Result<()> {
+    let of_model = model.compute;
+    if !run.model_options.compute.is_auto() || of_model == Compute::default() {
+        return Ok(());
+    }
+    let of_model = of_model.name();
+    let message = format!(
+        "{name} was trained with model_options.compute = \"{of_model}\", which the run file does not name"
+    );
+    Err(Error::usage("compute-differs", message)
+        .hint(format!("to train the same policy on: set model_options.compute = \"{of_model}\""))
+        .hint("to train another one from its weights: set model_options.compute = \"full\""))
 }
 
 /// Requires adapters where layers have inputs of their own.

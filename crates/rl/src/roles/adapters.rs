@@ -51,7 +51,7 @@ impl<'a> Role<'a> {
             load(&[adapters.all, whole])?;
             keep_part(dev, table, optimizer.share(), whole, master);
         }
-        self.merge(dev);
+        self.refresh(dev);
         Ok(())
     }
 

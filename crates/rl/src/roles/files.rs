@@ -86,7 +86,7 @@ impl<'a> Role<'a> {
                 restore(dev, &named, layout, &[learned], None, &weights, staging)?;
             }
         }
-        self.merge(dev);
+        self.refresh(dev);
         let Some(optimizer) = &self.optimizer else { return Ok(()) };
         match self.update_shape().share {
             Share::WHOLE => {

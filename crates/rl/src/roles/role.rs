@@ -308,7 +308,7 @@ impl<'a> Role<'a> {
             optimizer.update(dev, learned, grads, slots, how, stats.grad_norm);
             dev.sync();
         }
-        self.merge(dev);
+        self.refresh(dev);
         dev.check()?;
         stats.optimizer_s = started.elapsed().as_secs_f64();
         stats.exchange_s = dev.aside().filter(|_| is_chained).map(Aside::seconds);

@@ -10,8 +10,8 @@ use crate::supply::Supply;
 use plimsoll_base::{Bytes, Result};
 use plimsoll_device::{Device, MatrixLayout};
 use plimsoll_files::{
-    ADAPTER_CONFIG, AdapterConfig, Head, OpenModel, adapter_base, adapter_config_json, config_json,
-    fsync_dir, generation_config_json, score_config_json, write_new,
+    ADAPTER_CONFIG, AdapterConfig, Head, OpenModel, adapter_base, adapter_config_json, add_compute,
+    config_json, fsync_dir, generation_config_json, score_config_json, write_new,
 };
 use plimsoll_memory::ReadLease;
 use plimsoll_model::{SpreadFile, SpreadTensors, Together, save, save_together};
@@ -246,10 +246,11 @@ fn write_small(
         None => {
             let whole = small_files(trainer, model)?;
             if whole.is_empty() {
-                let config = match shape.head {
+                let mut config = match shape.head {
                     Head::Vocabulary => config_json(&shape.spec, shape.weights, &ids),
                     Head::Score => score_config_json(&shape.spec, shape.weights, &ids),
                 };
+                add_compute(&mut config, shape.compute());
                 write("config.json", &pretty(&config))?;
             }
             whole.iter().try_for_each(|(name, file)| write(name, &pretty(file)))?;

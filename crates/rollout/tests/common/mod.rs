@@ -13,7 +13,7 @@ use plimsoll_arch::{Attention, DeltaSpec, Family, FileShape, LayerSet, LayersWit
 use plimsoll_base::{Phase, Result};
 use plimsoll_device::Sampling;
 use plimsoll_memory::Layout;
-use plimsoll_model::{Activations, Mode, adapters_layout};
+use plimsoll_model::{Activations, Mode, adapters_layout, fp8_layout};
 use plimsoll_rollout::{
     DraftLimits, DraftSource, Engine, EngineLimits, Live, Model, NeverStop, OnFull, PassCosts, Request,
     RolloutStats, Samples, StopCondition, layout,
@@ -44,6 +44,10 @@ impl World {
             let (mode, pass) = (Mode::Rollout { truncates }, limits.pass());
             let (dtype, target, merge) = (setup.dtype, setup.target(), setup.merge);
             extra.extend(adapters_layout(&spec, dtype, target, mode, pass, lora, merge).unwrap());
+        }
+        if setup.fp8 {
+            let (mode, pass) = (Mode::Rollout { truncates }, limits.pass());
+            extra.extend(fp8_layout(&spec, setup.dtype, setup.target(), mode, pass).unwrap());
         }
         extra.extend(more);
         let mut harness = Harness::new(setup, extra);

@@ -1,8 +1,7 @@
 //! The log-probability that the rollout records equals that of training, to the bit, however samples are scheduled.
 //!
-//! Every case draws the same request many ways (sequences in flight, rows of a pass, preemption, threads) and packs
-//! the responses many ways (cuts, recompute levels, threads); all must give the same bits. The ways take turns: with
-//! each commit every way is tried on some models, and after four of them on all.
+//! Every case draws the same request many ways (sequences in flight, rows of a pass, preemption, threads) and packs the
+//! responses many ways (cuts, recompute levels, threads). The ways take turns: after four commits all models had all.
 
 use crate::common::cases::every_nth_from;
 use crate::common::harness::{MIXED, Machine, Numbers, Setup, same_bits};
@@ -16,6 +15,7 @@ use plimsoll_train::PackLimits;
 
 mod any_shape;
 mod drafts;
+mod fp8;
 
 /// One request, owned.
 #[derive(Clone, Debug)]
@@ -32,6 +32,7 @@ struct Ask {
     lora: Option<(LoraShape, f32)>,
     merge: bool,
     quantize: Option<Quantization>,
+    fp8: bool,
     /// Keys of a window, where layers with windows have a cache of their own.
     window: Option<usize>,
 }
@@ -66,6 +67,7 @@ impl Ask {
             lora,
             merge,
             quantize,
+            fp8: false,
             window: None,
         }
     }
@@ -88,6 +90,7 @@ impl Ask {
             lora: self.lora,
             merge: self.merge,
             quantize: self.quantize,
+            fp8: self.fp8,
             ..Setup::new(self.source, self.dtype, pass)
         }
     }
@@ -464,8 +467,7 @@ fn with_products_in_codes() {
     }
 }
 
-/// Products in the blocks of their file, in every encoding: draws and the trainer's results have the bits of the same
-/// file in full.
+/// Products in the blocks of their file, in every encoding, have the bits of the same file in full.
 #[test]
 fn with_products_as_their_file_has_them() {
     for dtype in [DType::F32, DType::Bf16] {

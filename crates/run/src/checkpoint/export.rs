@@ -9,8 +9,8 @@ use plimsoll_arch::{SightSpec, expected_tensors, tower_tensors};
 use plimsoll_base::{Bytes, DType, Error, Result, read_small_text};
 use plimsoll_files::{
     ADAPTER_CONFIG, FileRecord, Head, OpenModel, PREPROCESSOR, PROCESSOR_FILES, SafetensorsWriter,
-    TensorDecl, check_against, config_json, generation_config_json, is_written_whole, score_config_json,
-    whole_config_json, whole_name, write_new,
+    TensorDecl, add_compute, check_against, config_json, generation_config_json, is_written_whole,
+    score_config_json, whole_config_json, whole_name, write_new,
 };
 use plimsoll_text::files_to_save;
 use serde::Serialize;
@@ -139,11 +139,12 @@ fn write_folder(
         let pretty = |value: &serde_json::Value| {
             serde_json::to_vec_pretty(value).expect("it is the JSON that was just written")
         };
-        let config = match (model.head, &whole) {
+        let mut config = match (model.head, &whole) {
             (Head::Vocabulary, Some(whole)) => whole.config.clone(),
             (Head::Vocabulary, None) => config_json(&model.spec, dtype, &ids),
             (Head::Score, _) => score_config_json(&model.spec, dtype, &ids),
         };
+        add_compute(&mut config, model.compute);
         write_new(&part.join("config.json"), &pretty(&config))?;
         whole.iter().try_for_each(|_| copy_processor(model, part))?;
         write_new(&part.join("generation_config.json"), &pretty(&generation_config_json(&ids)))?;

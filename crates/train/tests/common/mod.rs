@@ -6,13 +6,13 @@
 
 use plimsoll_arch::{LoraShape, ModelSpec, Quantization};
 use plimsoll_base::{Bytes, DType, Phase, PhaseSet, Result};
-use plimsoll_device::{Device, Matrix};
+use plimsoll_device::{Device, Matrix, fp8_dtype};
 use plimsoll_files::OpenModel;
 use plimsoll_memory::{Arena, ArenaMap, Buf, Layout, Overlay, Resident};
 use plimsoll_model::{
-    Activations, Adapters, AdaptersFrom, CodeBufs, Coding, Decoder, Derivatives, Merged, Mode, ParamTable,
-    Params, Part, Pass, PassLimits, Recompute, Target, activations_layout, adapters_layout, backward, head,
-    layers, load, load_adapters, rope,
+    Activations, Adapters, AdaptersFrom, CodeBufs, Coding, Decoder, Derivatives, Fp8Bufs, Fp8Table,
+    Fp8Weights, Merged, Mode, ParamTable, Params, Part, Pass, PassLimits, Recompute, Target,
+    activations_layout, adapters_layout, backward, fp8_layout, head, layers, load, load_adapters, rope,
 };
 use plimsoll_train::{
     Optimizer, OptimizerDType, Packer, Sequence, Share, StateDTypes, Summing, UpdateOptions, optimizer_layout,
@@ -57,6 +57,8 @@ pub struct Setup {
     pub merge: bool,
     /// How products are stored, if not in full.
     pub quantize: Option<Quantization>,
+    /// True if products are of numbers of eight bits.
+    pub fp8: bool,
 }
 
 impl Setup {
@@ -78,6 +80,7 @@ impl Setup {
             lora: None,
             merge: false,
             quantize: None,
+            fp8: false,
         }
     }
 
@@ -92,6 +95,9 @@ impl Setup {
             layout.extend(
                 adapters_layout(spec, self.dtype, self.target(), mode, limits, lora, self.merge).unwrap(),
             );
+        }
+        if self.fp8 {
+            layout.extend(fp8_layout(spec, self.dtype, self.target(), mode, limits).unwrap());
         }
         layout
     }
@@ -125,6 +131,11 @@ impl Setup {
     fn merged(&self, spec: &ModelSpec) -> Option<ParamTable> {
         let (lora, _) = self.lora.filter(|_| self.merge)?;
         Some(ParamTable::merged(spec, self.machine.kind(), self.dtype, lora))
+    }
+
+    /// The table of rounded weights.
+    fn rounded(&self, spec: &ModelSpec) -> Option<Fp8Table> {
+        self.fp8.then(|| Fp8Table::new(spec, self.machine.kind(), self.dtype))
     }
 
     /// The model, of which only headers are read.
@@ -212,6 +223,14 @@ impl Harness {
         if let Some(table) = setup.merged(&spec) {
             layout.arena("merged", "test", pool, PhaseSet::RESIDENT, &[table.elements], dtype).unwrap();
         }
+        if let Some(table) = setup.rounded(&spec) {
+            let of_codes = fp8_dtype(setup.machine.kind(), dtype);
+            layout.arena("fp8", "test", pool, PhaseSet::RESIDENT, &[table.codes], of_codes).unwrap();
+            if table.scales > 0 {
+                let shape = [table.scales];
+                layout.arena("fp8_scales", "test", pool, PhaseSet::RESIDENT, &shape, DType::F32).unwrap();
+            }
+        }
         layout.extend(extra);
         let mut arena = Arena::new(ArenaMap::new(&layout, setup.guard));
         let dev = setup.machine.open(&mut arena, setup.threads);
@@ -236,6 +255,21 @@ impl Harness {
             load_adapters(dev, &table, layout, &[all], AdaptersFrom::Random(1), Bytes(4 << 20)).unwrap();
         }
         self.merge();
+        self.round();
+    }
+
+    /// Rounds the weights again, if products are of such: after they have changed.
+    pub fn round(&mut self) {
+        let (resident, _) = self.arena.split();
+        if let Some(rounded) = Harness::bind_rounded(&self.setup, &self.spec, resident) {
+            rounded.update(self.dev.as_dyn(), &self.setup.params(&self.spec, &self.table, resident));
+        }
+    }
+
+    fn bind_rounded<'a>(setup: &Setup, spec: &ModelSpec, resident: Resident<'a>) -> Option<Fp8Weights<'a>> {
+        let table = setup.rounded(spec)?;
+        let bufs = Fp8Bufs { codes: resident.buf("fp8"), scales: resident.get("fp8_scales") };
+        Some(Fp8Weights::bind(spec, &table, setup.machine.kind(), setup.dtype, bufs))
     }
 
     /// Computes merged weights again, if there are any: after the adapters have changed.
@@ -275,6 +309,10 @@ impl Harness {
         let params = match Harness::bind_merged(&self.setup, &self.spec, resident) {
             Some((adapters, merged)) => params.with_merged(&adapters, &merged),
             None => params.with_adapters(adapters.as_ref()),
+        };
+        let params = match Harness::bind_rounded(&self.setup, &self.spec, resident) {
+            Some(rounded) => params.with_fp8(&rounded),
+            None => params,
         };
         let decoder = Decoder { spec: self.spec, dtype, params, rope: resident.buf("rope.table") };
         Parts {

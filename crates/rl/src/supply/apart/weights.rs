@@ -24,7 +24,7 @@ pub(super) fn copy(trainer: &mut Trainer<'_>, all: &Group, apart: &Apart, update
     }
     dev.exchange(&taken, &given);
     if !apart.trains() {
-        role.merge(dev);
+        role.refresh(dev);
         trainer.set_updates(updates);
     }
     dev.sync();
