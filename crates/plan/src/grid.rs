@@ -7,7 +7,7 @@ use crate::facts::HostFacts;
 use crate::facts::{self, Facts};
 use crate::hosts::Hosts;
 use crate::role_name::{PerRole, RoleName};
-use plimsoll_arch::{LoraTargets, ModelSpec, PRESETS, Quantization};
+use plimsoll_arch::{Compute, LoraTargets, ModelSpec, PRESETS, Quantization};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, Lora, Method, RunFile, RunSpec, Train};
 use plimsoll_memory::{Limits, Pool};
@@ -40,6 +40,9 @@ pub struct Cell {
     /// All weights are trained.
     #[serde(flatten)]
     pub full: Planned,
+    /// All weights are trained, and products computed with numbers of eight bits; none if the device or the model has
+    /// no such products.
+    pub fp8: Option<Planned>,
     /// Adapters are trained; none if the method or a layer of the model does not allow them.
     pub lora: Option<Adapted>,
     /// Adapters are trained over 4-bit weights; none if rows are not whole blocks.
@@ -113,7 +116,15 @@ fn cell(
         distill.quantize = distill.quantize.filter(|how| *how != Quantization::Gguf);
     }
     run.model_options.quantize = Auto::Auto;
+    run.model_options.compute = Auto::Value(Compute::Full);
     let (pool, full) = planned(&run, spec, prompt, limits)?;
+    run.model_options.compute = Auto::Value(Compute::Fp8);
+    let fp8 = match planned(&run, spec, prompt, limits) {
+        Ok((_, planned)) => Some(planned),
+        Err(error) if error.slug == "fp8-unsupported" => None,
+        Err(error) => return Err(error),
+    };
+    run.model_options.compute = Auto::Value(Compute::Full);
     let (mut lora, mut qlora) = (None, None);
     if let Some(adapters) = taken(spec, adapters) {
         // Adapters decide both dtypes.
@@ -130,7 +141,7 @@ fn cell(
         }
     }
     let (model, method) = (model.to_string(), method.to_string());
-    Ok(Cell { model, context, method, pool: pool.name(), full, lora, qlora })
+    Ok(Cell { model, context, method, pool: pool.name(), full, fp8, lora, qlora })
 }
 
 /// Returns the adapters of the layers that can have them, if this rank fits in each.
@@ -219,8 +230,18 @@ pub fn table(cells: &[Cell]) -> String {
     let ranks = cells.iter().find_map(|cell| cell.lora.as_ref()).map(|lora| lora.rank);
     let lora = ranks.map_or("LoRA".to_string(), |rank| format!("LoRA r={rank}"));
     let mut text = format!(
-        "{:<14} {:>8} {:<18} {:>11} {:>10} {lora:>11} {:>10} {:>11} {:>10}  {}\n",
-        "model", "context", "method", "all weights", "smallest", "smallest", "QLoRA", "smallest", "setting"
+        "{:<14} {:>8} {:<18} {:>11} {:>10} {:>11} {:>10} {lora:>11} {:>10} {:>11} {:>10}  {}\n",
+        "model",
+        "context",
+        "method",
+        "all weights",
+        "smallest",
+        "in FP8",
+        "smallest",
+        "smallest",
+        "QLoRA",
+        "smallest",
+        "setting"
     );
     if let Some(cell) = cells.first() {
         text = format!("{} memory\n{text}", cell.pool);
@@ -228,7 +249,7 @@ pub fn table(cells: &[Cell]) -> String {
     for cell in cells {
         let Cell { model, context, method, full, .. } = cell;
         let [lora, qlora] = [&cell.lora, &cell.qlora].map(|way| way.as_ref().map(|way| &way.planned));
-        let ways = [("", Some(full)), ("LoRA: ", lora), ("QLoRA: ", qlora)];
+        let ways = [("", Some(full)), ("FP8: ", cell.fp8.as_ref()), ("LoRA: ", lora), ("QLoRA: ", qlora)];
         let columns = ways.map(|(_, way)| {
             let (peak, least) = bytes(way);
             format!("{peak:>11} {least:>10}")

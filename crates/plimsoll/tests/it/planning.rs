@@ -42,8 +42,11 @@ fn a_grid_has_a_row_a_cell() {
     // Adapters take less, and the larger model fits with them alone.
     let lora = |row: &Value| row["lora"]["min_bytes"].as_u64();
     assert!(rows.iter().all(|row| lora(row) < row["min_bytes"].as_u64() && row["lora"]["rank"] == 16));
+    // The rounded weights come on top of those that are trained.
+    let fp8 = |row: &Value| row["fp8"]["min_bytes"].as_u64();
+    assert!(rows.iter().all(|row| fp8(row) > row["min_bytes"].as_u64()));
     let words = text(&plimsoll(&[&args[..], &["--methods", "sft"]].concat()).stdout);
-    assert!(words.contains("all weights") && words.contains("LoRA r=16"), "{words}");
+    assert!(["all weights", "in FP8", "LoRA r=16"].iter().all(|way| words.contains(way)), "{words}");
     assert_eq!(words.matches("qwen2.5-7b").count(), 2, "{words}");
     check_refused(&["plan", "--table", "--models", "gpt-9"], 2, &["error[unknown-preset]: "]);
     check_refused(&["plan"], 2, &["error[bad-usage]: "]);
