@@ -207,7 +207,8 @@ fn one_that_leaves_before_all_are_there_ends_the_wait() {
         assert_eq!(error.slug, "rank-lost");
         // What the connection says of its end depends on what was under way.
         assert!(
-            error.message.contains("rank 1 (host ") && error.message.contains("ended before all ranks were there"),
+            error.message.contains("rank 1 (host ")
+                && error.message.contains("ended before all ranks were there"),
             "{error}"
         );
     });

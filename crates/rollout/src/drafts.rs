@@ -75,12 +75,20 @@ pub(crate) struct Drafter {
     own: Vec<Own>,
     /// How many times as long as without drafts a pass takes.
     longer: Mean,
+    /// Passes since one paid.
+    idle: u32,
     /// By group, once its prompt is among the texts.
     prompts: Vec<Option<Scope>>,
     drafts: Drafts,
     /// A sequence's last tokens, and its drafts.
     context: Vec<u32>,
 }
+
+/// Guesses for more sequences than `FEW` take the host some time: after `PATIENCE` passes without one that pays, only
+/// every `RETRY`-th is tried.
+const FEW: usize = 16;
+const PATIENCE: u32 = 2 * MEAN_OF;
+const RETRY: u32 = 16;
 
 /// Drafts that are right less often are not considered.
 const LEAST_ODDS: f32 = 0.02;
@@ -96,6 +104,7 @@ impl Drafter {
             rates: Rates::default(),
             own: vec![Own::default(); limits.samples],
             longer: Mean::default(),
+            idle: 0,
             prompts: vec![None; limits.samples],
             drafts: Drafts {
                 tokens: Vec::with_capacity(limits.sequences * of.depth),
@@ -117,6 +126,7 @@ impl Drafter {
     /// Begins a request: no response is known. Texts of earlier ones stay.
     pub(crate) fn begin(&mut self) {
         self.own.fill(Own::default());
+        self.idle = 0;
         self.prompts.fill(None);
         self.drafts.spans.fill((0, 0));
     }
@@ -209,7 +219,9 @@ impl Drafter {
         drafts.odds.clear();
         drafts.spans.fill((0, 0));
         let left = self.limits.rows.saturating_sub(n);
-        if left == 0 || n == 0 {
+        self.idle += 1;
+        let is_due = n <= FEW || self.idle <= PATIENCE || self.idle.is_multiple_of(RETRY);
+        if left == 0 || n == 0 || !is_due {
             return false;
         }
         for &s in running {
@@ -243,7 +255,9 @@ impl Drafter {
             (least, sum) = (least.min(right.of), sum + right.of);
         }
         let tokens = 1.0 + if refills { sum / n as f32 } else { least };
-        kept > 0 && tokens >= self.longer.of
+        let pays = kept > 0 && tokens >= self.longer.of;
+        self.idle = if pays { 0 } else { self.idle };
+        pays
     }
 
     /// Returns the last drafts.
@@ -333,13 +347,22 @@ mod tests {
     use plimsoll_arch::Caches;
 
     fn drafter(source: DraftSource, depth: usize, rows: usize) -> Drafter {
-        let of = DraftLimits { source, depth, rows, texts: 24, costs: [PassCosts::FLAT; 2] };
+        drafter_of(source, depth, rows, (4, 50))
+    }
+
+    fn drafter_of(
+        source: DraftSource,
+        depth: usize,
+        rows: usize,
+        (samples, new_tokens): (usize, usize),
+    ) -> Drafter {
+        let of = DraftLimits { source, depth, rows, texts: 6 * samples, costs: [PassCosts::FLAT; 2] };
         let limits = EngineLimits {
-            sequences: 4,
+            sequences: samples,
             rows: 64,
-            samples: 4,
+            samples,
             prompt_tokens: 40,
-            new_tokens: 50,
+            new_tokens,
             ahead: false,
             listed: 0,
             own: plimsoll_model::OwnLogits::NONE,
@@ -425,6 +448,27 @@ mod tests {
         };
         assert!(pays(true) > 15);
         assert!(pays(false) < 3);
+    }
+
+    #[test]
+    fn what_has_not_paid_for_long_is_tried_now_and_then() {
+        let ids: Vec<u32> = (0..200).map(|i| if i < 120 { 1000 + i } else { i % 4 }).collect();
+        let all: Vec<usize> = (0..=FEW).collect();
+        let first_that_pays = |running: &[usize]| {
+            let mut drafter = drafter_of(DraftSource::Ngram, 1, 64, (FEW + 1, 200));
+            let mut pays = |len: usize| {
+                running.iter().for_each(|s| drafter.learn(&known(*s, &[1, 2, 3], &ids[..len])));
+                drafter.draft(running, |_| 1, u32::MAX, |rows| rows, false)
+            };
+            assert_eq!((1..120).filter(|len| pays(*len)).count(), 0);
+            (120..200).find(|len| pays(*len)).expect("it repeats itself")
+        };
+        let soonest = first_that_pays(&all[1..]);
+        let first = first_that_pays(&all);
+        assert!(
+            first.is_multiple_of(RETRY as usize) && first - soonest < RETRY as usize,
+            "{first} {soonest}"
+        );
     }
 
     #[test]
