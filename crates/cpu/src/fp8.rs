@@ -4,7 +4,7 @@ use crate::elementwise::split;
 use crate::lanes::by_dtype;
 use crate::{CpuDevice, Real, matmul};
 use plimsoll_base::fp8::{largest, round_block, rounded, scale_of};
-use plimsoll_device::{FP8_BLOCK, Fp8, Fp8Room, Matrix, MatrixLayout};
+use plimsoll_device::{FP8_BLOCK, Fp8, Fp8Room, Matrix, MatrixLayout, Rounded};
 use plimsoll_memory::Buf;
 
 /// Writes to = w, rounded.
@@ -69,8 +69,7 @@ fn numbers<'a>(of: Fp8<'a>) -> Matrix<'a> {
 pub(crate) fn forward(
     dev: &CpuDevice,
     x: Buf<'_>,
-    w: Fp8<'_>,
-    room: Fp8Room<'_>,
+    Rounded { w, room }: Rounded<'_>,
     bias: Option<Buf<'_>>,
     resid: Option<Buf<'_>>,
     out: Buf<'_>,
@@ -82,6 +81,7 @@ pub(crate) fn forward(
     }
 }
 
-pub(crate) fn backward_x(dev: &CpuDevice, dy: Buf<'_>, w: Fp8<'_>, room: Fp8Room<'_>, out: Buf<'_>) {
+pub(crate) fn backward_x(dev: &CpuDevice, dy: Buf<'_>, of: Rounded<'_>, out: Buf<'_>) {
+    let Rounded { w, room } = of;
     matmul::backward_x(dev, round_rows(dev, dy, w.n, room), numbers(w), out, false);
 }

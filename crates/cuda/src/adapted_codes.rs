@@ -52,7 +52,7 @@ pub(crate) fn forward(
     u: Buf<'_>,
     out: Buf<'_>,
 ) -> bool {
-    let Adapted { w, bias, adapter, codes } = *of;
+    let Adapted { w, bias, adapter, codes, .. } = *of;
     let Some(nf4) = codes.and_then(|codes| codes.whole(Encoding::Nf4)) else { return false };
     let scales = nf4.scales.expect("NF4 has scales");
     let (m, rank) = (rows(x, w.k), adapter.rank());

@@ -11,7 +11,8 @@ use super::lt::{Op, Shape, Strides};
 use super::matmul::{Product, by_library, product, rows};
 use super::sgemm::{self, Columns, Sum};
 use super::{
-    Arg, CudaDevice, Launch, adapted, adapted_codes, adapter_gradients, blocks, chain, count, matmul, memory,
+    Arg, CudaDevice, Launch, adapted, adapted_codes, adapter_gradients, blocks, chain, count, fp8, matmul,
+    memory,
 };
 use plimsoll_base::DType;
 use plimsoll_device::{AdaptBackward, Adapted, Adapter, Matrix, MatrixLayout};
@@ -41,6 +42,11 @@ pub(crate) fn forward(
     assert!(resid.is_none_or(|of| bias.is_none() && is_sum(of)), "an f32 sum without a bias");
     assert!(bias.is_none_or(|b| b.len() == w.n), "a bias of {} outputs", w.n);
     check(&adapter, m, u, out);
+    if let Some(rounded) = of.fp8 {
+        fp8::forward(dev, x, rounded, bias, resid, out);
+        down(dev, x, adapter, u);
+        return up(dev, u, adapter, out, Chosen::All);
+    }
     if adapted_codes::forward(dev, x, &of, resid, u, out) {
         return;
     }
@@ -63,10 +69,11 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf
     assert_eq!((dx.len(), du.len()), (m * of.w.k, m * of.adapter.a.n), "[{m}, {}]", of.w.k);
     assert_eq!((of.w.layout, of.adapter.a.k), (MatrixLayout::Rows, of.w.k));
     of.codes.into_iter().for_each(|codes| blocks::dequantize(dev, codes, of.w));
-    if adapted::backward_x(dev, dy, &of, du, dx) {
-        return;
+    match of.fp8 {
+        Some(rounded) => fp8::backward_x(dev, dy, rounded, dx),
+        None if adapted::backward_x(dev, dy, &of, du, dx) => return,
+        None => matmul::backward_x(dev, dy, of.w, dx, false),
     }
-    matmul::backward_x(dev, dy, of.w, dx, false);
     if !add_dx(dev, du, of.adapter.a, dx) {
         matmul::backward_x(dev, du, of.adapter.a, dx, true);
     }

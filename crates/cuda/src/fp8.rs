@@ -9,7 +9,7 @@ use super::lt::Fp8Shape;
 use super::matmul::rows;
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
-use plimsoll_device::{FP8_BLOCK, Fp8, Fp8Room, Matrix, fp8_pitch, fp8_row_scales};
+use plimsoll_device::{FP8_BLOCK, Fp8, Fp8Room, Matrix, Rounded, fp8_pitch, fp8_row_scales};
 use plimsoll_memory::Buf;
 
 /// Threads of a block that rounds rows, sixteen for each 128 numbers, and blocks that a multiprocessor runs at once.
@@ -27,8 +27,7 @@ pub(crate) fn round(dev: &CudaDevice, w: Matrix<'_>, to: Fp8<'_>) {
 pub(crate) fn forward(
     dev: &CudaDevice,
     x: Buf<'_>,
-    w: Fp8<'_>,
-    room: Fp8Room<'_>,
+    Rounded { w, room }: Rounded<'_>,
     bias: Option<Buf<'_>>,
     resid: Option<Buf<'_>>,
     out: Buf<'_>,
@@ -53,7 +52,8 @@ pub(crate) fn forward(
     }
 }
 
-pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Fp8<'_>, room: Fp8Room<'_>, out: Buf<'_>) {
+pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, of: Rounded<'_>, out: Buf<'_>) {
+    let Rounded { w, room } = of;
     let turned = dev.address(room.turned.expect("an update has room for codes in the other order"));
     let scales = turned + (w.n * w.k) as u64;
     let grid = [w.k.div_ceil(64) as u32, w.n.div_ceil(64) as u32, 1];
@@ -62,8 +62,8 @@ pub(crate) fn backward_x(dev: &CudaDevice, dy: Buf<'_>, w: Fp8<'_>, room: Fp8Roo
     let of_w = w.scales.expect("codes have scales");
     let args = args![dev, w.codes, Arg::Ptr(turned), w.n, w.k, of_w, Arg::Ptr(scales), pitch, turned_pitch];
     dev.launch("fp8_round", "fp8_turn", Launch { grid, block: 256, shared: 0 }, &args);
-    let of = Fp8Shape { m: rows(dy, w.n), n: w.k, k: w.n, out: out.dtype(), add: false, bias: false };
-    product(dev, of, dy, (turned, scales), room, (None, out));
+    let shape = Fp8Shape { m: rows(dy, w.n), n: w.k, k: w.n, out: out.dtype(), add: false, bias: false };
+    product(dev, shape, dy, (turned, scales), room, (None, out));
 }
 
 /// Rounds the rows of x, and computes their products.

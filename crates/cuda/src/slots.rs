@@ -70,7 +70,7 @@ fn on_hopper(
     u: Buf<'_>,
     out: Buf<'_>,
 ) -> bool {
-    let Adapted { w, bias, adapter, codes } = *of;
+    let Adapted { w, bias, adapter, codes, .. } = *of;
     let odd = bias.is_some_and(|b| out.dtype() == DType::F32 || b.dtype() != x.dtype());
     let aligned = |b: Buf<'_>| dev.address(b).is_multiple_of(16);
     let whole = aligned(out) && resid.is_none_or(aligned) && slots.stride.is_multiple_of(8);

@@ -1,6 +1,6 @@
 //! Arguments of operations. Legend as in the crate's documentation.
 
-use crate::{Axes, Codes, Kv, LISTED_MAX, Matrix, RowBiases, RowMasks};
+use crate::{Axes, Codes, Kv, LISTED_MAX, Matrix, Rounded, RowBiases, RowMasks};
 use plimsoll_arch::{QkNorms, TokenRun};
 use plimsoll_memory::Buf;
 
@@ -475,6 +475,9 @@ pub struct Adapted<'a> {
     pub w: Matrix<'a>,
     /// Codes that W is widened from first. A device may also leave W as it was and widen what its product reads.
     pub codes: Option<Codes<'a>>,
+    /// What the layer's own product is computed with instead of W, if that is rounded to eight bits. It is stored, and
+    /// then what the adapters give of x as it is is added.
+    pub fp8: Option<Rounded<'a>>,
     /// [N].
     pub bias: Option<Buf<'a>>,
     pub adapter: Adapter<'a>,

@@ -31,6 +31,13 @@ pub struct Fp8Room<'a> {
     pub turned: Option<Buf<'a>>,
 }
 
+/// Rounded weights, and the memory of a product with them.
+#[derive(Clone, Copy, Debug)]
+pub struct Rounded<'a> {
+    pub w: Fp8<'a>,
+    pub room: Fp8Room<'a>,
+}
+
 /// Returns the elements of `Fp8::codes` and of `Fp8::scales`.
 pub fn fp8_elements(kind: &Layouts, n: u64, k: u64, weights: DType) -> (u64, u64) {
     if kind.multiplies_fp8 {

@@ -7,11 +7,11 @@ use crate::{
     Activation, AdamW, AdamWBufs, AdaptBackward, AdaptExpertsBackward, Adapted, Adapter, AdapterSlots,
     Arrange, AttentionBackward, Backend, Batch, Blocks, Checked, Coded, Codes, DeltaInputs,
     DeltaInputsBackward, DeltaRule, DeltaRuleBackward, Descent, ExpertBiasBackward, Experts, ExpertsAdapter,
-    ExpertsBackward, Fp8, Fp8Room, GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward,
+    ExpertsBackward, Fp8, GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward,
     HeadDivergence, HeadOut, HeadProducts, HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedTokens,
     Logits, Matrix, MatrixLayout, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward, NormGrads,
-    OwnedRun, QkNorm, RopeBackward, Rotation, RouteBackward, Routes, Routing, RowsOf, Run, Sample, Scores,
-    SinkBackward, Slots, Transfer,
+    OwnedRun, QkNorm, RopeBackward, Rotation, Rounded, RouteBackward, Routes, Routing, RowsOf, Run, Sample,
+    Scores, SinkBackward, Slots, Transfer,
 };
 use plimsoll_arch::{Gate, Gelu};
 use plimsoll_base::Encoding;
@@ -186,8 +186,8 @@ operations! {
     /// out = Q(x) Q(W)^T + bias, or resid + Q(x) Q(W)^T. `x`: [M, K] e; `bias`: [N]; `out`: [M, N] e or f32; `resid`,
     /// for an f32 `out` without a bias, may be `out` itself.
     fn matmul_fp8(
-        x: Read Buf<'a>, w: Read Fp8<'a>, room: WriteAny Fp8Room<'a>, bias: Read Option<Buf<'a>>,
-        resid: Read Option<Buf<'a>>, out: Write Buf<'a>
+        x: Read Buf<'a>, of: Read Rounded<'a>, bias: Read Option<Buf<'a>>, resid: Read Option<Buf<'a>>,
+        out: Write Buf<'a>
     ) = MatmulFp8, in_place(resid => out);
 
     // Its gradients.
@@ -203,7 +203,7 @@ operations! {
     /// out = dy W, or out += when `add`: one addition in f32, rounded once. `dy`: [M, N] e; `out`: [M, K] e or f32.
     fn matmul_dx(dy: Read Buf<'a>, w: Read Matrix<'a>, out: Write Buf<'a>, add: Read bool) = MatmulDx;
     /// out = Q(dy) Q(W). `dy`: [M, N] e; `out`: [M, K] e or f32.
-    fn matmul_fp8_dx(dy: Read Buf<'a>, w: Read Fp8<'a>, room: WriteAny Fp8Room<'a>, out: Write Buf<'a>) = MatmulFp8Dx;
+    fn matmul_fp8_dx(dy: Read Buf<'a>, of: Read Rounded<'a>, out: Write Buf<'a>) = MatmulFp8Dx;
     /// grad = dy^T x, or grad += when `add`. `dy`: [M, N] e; `x`: [M, K] e; `grad`: f32, bf16; `pack`:
     /// `Layouts::pack`.
     fn matmul_dw(

@@ -9,8 +9,8 @@ use crate::{
     GateHeadsBackward, GluExpertsBackward, GluSharedBackward, HeadBackward, HeadDivergence, HeadOut,
     HeadPart, HeadProducts, HeadSide, Heads, Kv, LayerNorm, LayerNormGrads, ListedBackward, ListedTokens,
     Logits, Matrix, MatrixLayout, Measure, Momentum, MoveColumns, Norm, NormGated, NormGatedBackward,
-    NormGrads, OwnedRun, Places, QkNorm, QkNormBackward, RopeBackward, Rotation, RouteBackward, Routes,
-    Routing, RowBiases, RowMasks, RowsOf, Sample, Sampling, Scores, Sigmoid, SinkBackward, Slots,
+    NormGrads, OwnedRun, Places, QkNorm, QkNormBackward, RopeBackward, Rotation, Rounded, RouteBackward,
+    Routes, Routing, RowBiases, RowMasks, RowsOf, Sample, Sampling, Scores, Sigmoid, SinkBackward, Slots,
 };
 use plimsoll_arch::{Gate, Gelu, QkNorms, RopeAxes, TokenRun};
 use plimsoll_base::Encoding;
@@ -38,6 +38,7 @@ operands! {
     Codes { parts: whole }
     Fp8 { codes: whole, scales: whole, n: Read, k: Read }
     Fp8Room { rows: whole, scales: whole, turned: whole }
+    Rounded { w: Read, room: WriteAny }
     HeadOut { logprobs: whole, lse: whole, entropy: whole }
     ListedTokens { ids: whole, logprobs: whole }
     ListedBackward { listed: Read, slopes: Read, rest: Read, d: Read }
@@ -113,8 +114,11 @@ operands! {
 
 impl Operand for Adapted<'_> {
     fn note(&self, access: Access, _: &'static str, each: &mut Each<'_>) {
-        let Adapted { w, codes, bias, adapter } = self;
-        w.note(if codes.is_some() { Access::WriteAny } else { access }, "w", each);
+        let Adapted { w, codes, fp8, bias, adapter } = self;
+        match fp8 {
+            Some(rounded) => rounded.note(access, "fp8", each),
+            None => w.note(if codes.is_some() { Access::WriteAny } else { access }, "w", each),
+        }
         codes.note(access, "codes", each);
         bias.note(access, "bias", each);
         adapter.note(access, "adapter", each);

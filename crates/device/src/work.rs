@@ -15,8 +15,10 @@ impl Op<'_> {
                 of(x, layer.w.n, layer.w.k)
             }
             Op::Sample { args } => of(args.x, args.w.n, args.w.k),
-            Op::MatmulFp8 { x, w, .. } => of(x, w.n, w.k),
-            Op::MatmulFp8Dx { dy, w, .. } => Some([dy.len() / w.n, w.n, w.k]),
+            Op::MatmulFp8 { x, of: rounded, .. } => of(x, rounded.w.n, rounded.w.k),
+            Op::MatmulFp8Dx { dy, of: rounded, .. } => {
+                Some([dy.len() / rounded.w.n, rounded.w.n, rounded.w.k])
+            }
             Op::MatmulDx { dy, w, .. } => Some([dy.len() / w.n, w.n, w.k]),
             Op::MatmulDw { dy, grad, .. } => Some([dy.len() / grad.n, grad.n, grad.k]),
             _ => None,

@@ -138,7 +138,7 @@ impl<'a> BoundModel<'a> {
             (Some((_, adapters)), Some((_, merged))) => params.with_merged(adapters, merged),
             (adapters, _) => params.with_adapters(adapters.as_ref().map(|(_, adapters)| adapters)),
         };
-        let (params, rounded) = with_rounded(dev, &shape, resident, params);
+        let (params, rounded) = with_rounded(dev, (&shape, owner), resident, params);
         let is_frozen = adapters.is_some() || (first.is_some() && shape.update.is_none());
         let sum_squares = is_frozen.then(|| frozen.sum_squares(dev));
         let decoder = Decoder { spec: shape.spec, dtype: shape.weights, params, rope };
@@ -283,15 +283,15 @@ impl<'a> BoundModel<'a> {
     }
 }
 
-/// Rounds a role's weights, if it computes with such, and returns what its products read.
+/// Rounds the weights of `owner`, which a role has too, if it computes with such; returns what its products read.
 fn with_rounded<'a>(
     dev: &dyn Device,
-    shape: &RoleShape,
+    (shape, owner): (&RoleShape, RoleName),
     resident: Resident<'a>,
     params: Params<'a>,
 ) -> (Params<'a>, Option<Fp8Weights<'a>>) {
     let Some(table) = shape.rounded() else { return (params, None) };
-    let region = |what: &str| format!("{}.{what}", shape.name.name());
+    let region = |what: &str| format!("{}.{what}", owner.name());
     let bufs = Fp8Bufs { codes: resident.buf(&region("fp8")), scales: resident.get(&region("fp8_scales")) };
     let rounded = Fp8Weights::bind(&shape.spec, &table, shape.target.kind, shape.weights, bufs);
     rounded.update(dev, &params);

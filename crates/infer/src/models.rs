@@ -1,7 +1,7 @@
 //! Opening models to sample from and to score with, each with the tokens of the model that is sampled.
 
 use crate::codes::base_quantize;
-use plimsoll_arch::{LayerEncodings, Values};
+use plimsoll_arch::{Compute, LayerEncodings, Values};
 use plimsoll_base::{Error, Result, open_regular, slugs};
 use plimsoll_config::{Auto, LoraSpec, ModelOptions, ModelReward, SamplerSpec, TowerUse};
 use plimsoll_files::{AdapterConfig, Head, OpenModel, TokenizerFiles};
@@ -57,12 +57,17 @@ pub fn open_any_model(name: &str, options: &ModelOptions) -> Result<OpenModel> {
     Ok(model)
 }
 
+/// Returns what the products of a model were computed with when it was trained, or its adapter was.
+pub fn trained_with(model: &OpenModel) -> Compute {
+    model.adapter.as_ref().map_or(model.compute, |adapter| adapter.config.compute)
+}
+
 /// Samples with what a model was trained with: the adapter that it comes with, on the weights below it, and products of
 /// eight bits, unless the run file says otherwise.
 pub fn sample_as_trained(run: &mut SamplerSpec, model: &OpenModel) {
     let quantize = base_quantize(run, model);
     if run.model_options.compute.is_auto() {
-        run.model_options.compute = Auto::Value(model.compute);
+        run.model_options.compute = Auto::Value(trained_with(model));
     }
     if model.adapter.as_ref().is_some_and(|adapter| adapter.config.tower.is_some()) {
         run.model_options.tower = TowerUse::Adapters;

@@ -1,7 +1,7 @@
 //! Adapters side by side: those that a server has under names of their own, each in a slot.
 
 use crate::bound::BoundModel;
-use plimsoll_arch::{LoraTargets, Site};
+use plimsoll_arch::{Compute, LoraTargets, Site};
 use plimsoll_base::{Bytes, Error, Result};
 use plimsoll_config::{Auto, LoraSpec};
 use plimsoll_device::{ADAPTER_SLOTS_MAX, Device};
@@ -156,6 +156,8 @@ fn check_built(adapter: &Adapter, model: &OpenModel) -> Result<()> {
         "experts, or the heads of latent attention, have adapters"
     } else if model.encodings.is_some() {
         "the base is a GGUF file"
+    } else if adapter.config.compute != Compute::Full {
+        "an adapter was trained on products of eight bits"
     } else if adapter.config.quantize.is_some() {
         // Alone it is served on that base: others would have other bits.
         "an adapter was trained on a base of fewer bits"

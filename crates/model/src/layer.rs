@@ -6,7 +6,7 @@ use crate::decoder::Decoder;
 use crate::pass::Pass;
 use crate::weights::LayerParams;
 use plimsoll_arch::{ModelSpec, Site};
-use plimsoll_device::{Device, Fp8Room, Norm};
+use plimsoll_device::{Adapted, Device, Norm, Rounded};
 use plimsoll_memory::Buf;
 
 #[derive(Clone, Copy)]
@@ -50,23 +50,25 @@ impl LayerPass<'_, '_, '_> {
                 let u = self.bufs.u.get(site).expect("a pass with adapters has their u");
                 // A layer may have fewer of the product's linear layers than others.
                 let u = u.slice(0, self.pass.rows * adapter.a.n);
-                let adapted = w.adapted(site, bias, adapter);
+                let adapted = Adapted { fp8: self.rounded(site), ..w.adapted(site, bias, adapter) };
                 match w.adapters.slots.zip(self.pass.slot_rows) {
                     Some((slots, rows)) => dev.adapted_slots(x, adapted, slots.of_rows(rows), resid, u, out),
                     None => dev.adapted(x, adapted, resid, u, out),
                 }
             }
-            (None, resid) => match (w.codes(site), w.fp8(site), resid) {
+            (None, resid) => match (w.codes(site), self.rounded(site), resid) {
                 (Some(codes), ..) => dev.matmul_codes(x, codes, w.at(site), bias, resid, out),
-                (_, Some(rounded), _) => dev.matmul_fp8(x, rounded, self.fp8_room(), bias, resid, out),
+                (_, Some(rounded), _) => dev.matmul_fp8(x, rounded, bias, resid, out),
                 (.., Some(resid)) => dev.matmul_add(x, w.at(site), resid, out),
                 (.., None) => dev.matmul(x, w.at(site), bias, out, false),
             },
         }
     }
 
-    pub(crate) fn fp8_room(&self) -> Fp8Room<'_> {
-        self.pass.acts.fp8.expect("a pass of rounded weights has room for rounded inputs")
+    /// Returns what a product is computed with instead of its weights, if that is rounded to eight bits.
+    pub(crate) fn rounded(&self, site: Site) -> Option<Rounded<'_>> {
+        let room = || self.pass.acts.fp8.expect("a pass of rounded weights has room for rounded inputs");
+        self.w.fp8(site).map(|w| Rounded { w, room: room() })
     }
 
     /// Computes to = from + product of `x`, with bias, or + its norm if there is one; `out` then keeps the product.

@@ -5,7 +5,7 @@ use crate::adapters::LayerAdapters;
 use crate::layer::LayerPass;
 use crate::weights::LayerParams;
 use plimsoll_arch::Site;
-use plimsoll_device::{AdaptBackward, Adapter, NormGrads};
+use plimsoll_device::{AdaptBackward, Adapted, Adapter, NormGrads};
 use plimsoll_memory::Buf;
 
 /// Where the gradients of a layer go.
@@ -97,9 +97,12 @@ impl<'x, 'a, 'p> LayerBackward<'x, 'a, 'p> {
     pub(crate) fn input_gradient(&self, of: Product<'_>, out: Buf<'_>) {
         let LayerPass { dev, w, .. } = *self.layer;
         match self.adapter(of.site).filter(|_| !w.adapters.are_merged) {
-            Some((adapter, _, du)) => dev.adapted_dx(of.dy, w.adapted(of.site, None, adapter), du, out),
-            None => match w.fp8(of.site) {
-                Some(rounded) => dev.matmul_fp8_dx(of.dy, rounded, self.layer.fp8_room(), out),
+            Some((adapter, _, du)) => {
+                let fp8 = self.layer.rounded(of.site);
+                dev.adapted_dx(of.dy, Adapted { fp8, ..w.adapted(of.site, None, adapter) }, du, out);
+            }
+            None => match self.layer.rounded(of.site) {
+                Some(rounded) => dev.matmul_fp8_dx(of.dy, rounded, out),
                 None => dev.matmul_dx(of.dy, w.ready(dev, of.site), out, false),
             },
         }

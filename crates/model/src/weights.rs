@@ -234,7 +234,7 @@ impl<'a> LayerParams<'a> {
     /// Returns a product with its bias and adapter.
     pub(crate) fn adapted(&self, site: Site, bias: Option<Buf<'a>>, adapter: Adapter<'a>) -> Adapted<'a> {
         let LayerProduct { w, codes, .. } = self.of(site);
-        Adapted { w, codes, bias, adapter }
+        Adapted { w, codes, fp8: None, bias, adapter }
     }
 
     /// Resolves the handles of layer `l`; `slice` is where a parameter is.

@@ -55,8 +55,8 @@ pub(crate) fn merges(run: &RunSpec) -> Vec<bool> {
     let is_coded = run.lora.as_ref().is_some_and(|lora| lora.quantize.is_some());
     match run.merge() {
         Auto::Value(merge) => vec![merge],
-        // Merged weights are a full copy.
-        Auto::Auto if is_coded => vec![false],
+        // Merged weights are a full copy, and not rounded.
+        Auto::Auto if is_coded || run.computes_fp8() => vec![false],
         Auto::Auto => vec![true, false],
     }
 }

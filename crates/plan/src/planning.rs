@@ -210,15 +210,15 @@ fn check_keys(facts: &Facts, row: &DeviceRow) -> Result<()> {
         .hint("set run.device = \"cpu\""))
 }
 
-/// Requires that a model whose products are to be rounded has some and no adapters, and that the device computes them.
+/// Requires that a model whose products are to be rounded has some, at most one adapter, and a device that can.
 ///
 /// Errors: `fp8-unsupported`, `not-built`.
 fn check_fp8(facts: &Facts, row: &DeviceRow, run: &RunSpec) -> Result<()> {
     if !run.computes_fp8() {
         return Ok(());
     }
-    if run.lora.is_some() {
-        let message = "adapters on a policy whose products are rounded to eight bits are not built yet";
+    if run.lora.as_ref().is_some_and(|lora| lora.slots > 0) {
+        let message = "adapters side by side on products that are rounded to eight bits are not built yet";
         return Err(Error::usage("not-built", message)
             .hint("set model_options.compute = \"full\": with its adapters it is then another policy"));
     }

@@ -291,7 +291,7 @@ impl RoleShape {
         if let Some(merged) = self.merged() {
             resident(&mut layout, "merged", merged.elements, self.weights)?;
         }
-        if let Some(rounded) = self.rounded() {
+        if let Some(rounded) = self.rounded().filter(|_| self.weights_are == WeightsAre::Resident) {
             resident(&mut layout, "fp8", rounded.codes, fp8_dtype(self.target.kind, self.weights))?;
             if rounded.scales > 0 {
                 resident(&mut layout, "fp8_scales", rounded.scales, DType::F32)?;

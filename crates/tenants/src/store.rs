@@ -3,7 +3,7 @@
 use crate::adapter::{ALPHA, seeded};
 use crate::parked::{ABOUT_BYTES_MAX, StateSets};
 use crate::slots::TrainedSlots;
-use plimsoll_arch::LoraTargets;
+use plimsoll_arch::{Compute, LoraTargets};
 use plimsoll_base::{Error, Result, read_small_text};
 use plimsoll_files::{
     ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, AdapterConfig, Head, OpenModel, TensorFile, adapter_base,
@@ -186,6 +186,7 @@ fn config_of(adapter: &AdapterChoice, slots: &TrainedSlots<'_, '_>, base: &OpenM
         base: Some(adapter_base(&base.source)),
         head: Head::Vocabulary,
         quantize: None,
+        compute: Compute::Full,
         tower: None,
     }
 }

@@ -110,8 +110,14 @@ pub(super) const ROWS: &[Conflict] = &[
         "and weights in blocks stay on the device",
         "remove \"reference\" from memory.offload, or remove model_options.quantize",
     ),
-    no(FP8, LORA, "whose products are added to, which is not built yet", "remove model_options.compute")
-        .slug("not-built"),
+    no(FP8, CODED, "and codes are of other numbers", "remove model_options.compute or lora.quantize"),
+    no(
+        FP8,
+        MERGED,
+        "and weights with their adapters in them would be rounded anew with each, which is not built yet",
+        "remove lora.merge",
+    )
+    .slug("not-built"),
     no(
         FP8,
         WHOLE_ON_RANKS,

@@ -7,9 +7,9 @@ use super::operand::{Operand, Panels, Rows};
 use super::pack::Packed;
 use super::{Target, add_products, product, transposed_product};
 use crate::CpuDevice;
-use crate::blocks;
 use crate::elementwise::begin_sum;
 use crate::lanes::by_dtype;
+use crate::{blocks, fp8};
 use plimsoll_device::{AdaptBackward, Adapted, Adapter, AdapterSlots, Matrix};
 use plimsoll_memory::Buf;
 
@@ -69,7 +69,10 @@ pub(crate) fn adapted_slots(
 
 /// Computes out = x W^T with bias, or resid + x W^T, rounded.
 fn own_product(dev: &CpuDevice, x: Buf<'_>, of: Adapted<'_>, resid: Option<Buf<'_>>, out: Buf<'_>) {
-    let Adapted { w, codes, bias, .. } = of;
+    let Adapted { w, codes, fp8, bias, .. } = of;
+    if let Some(rounded) = fp8 {
+        return fp8::forward(dev, x, rounded, bias, resid, out);
+    }
     match (codes, resid) {
         (Some(codes), _) => super::coded(dev, x, codes, w, bias, resid, out),
         (None, Some(resid)) => {
@@ -82,6 +85,10 @@ fn own_product(dev: &CpuDevice, x: Buf<'_>, of: Adapted<'_>, resid: Option<Buf<'
 
 /// Computes out = dy W + du A: the layer's own product, rounded, and then the sum.
 pub(crate) fn adapted_dx(dev: &CpuDevice, dy: Buf<'_>, of: Adapted<'_>, du: Buf<'_>, out: Buf<'_>) {
+    if let Some(rounded) = of.fp8 {
+        fp8::backward_x(dev, dy, rounded, out);
+        return super::backward_x(dev, du, of.adapter.a, out, true);
+    }
     of.codes.into_iter().for_each(|codes| blocks::dequantize(dev, codes, of.w));
     super::backward_x(dev, dy, of.w, out, false);
     super::backward_x(dev, du, of.adapter.a, out, true);

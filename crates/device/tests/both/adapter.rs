@@ -120,7 +120,7 @@ impl Case {
 
     pub fn layer<D: Machine>(&self, rig: &Rig<D>, e: DType) -> Adapted<'static> {
         let (w, adapter) = (rig.matrix("w", self.n, self.k, e), self.adapter(rig, "a", &B, e));
-        Adapted { w, codes: None, bias: None, adapter }
+        Adapted { w, codes: None, fp8: None, bias: None, adapter }
     }
 
     pub fn adapt<D: Machine>(&self, rig: &Rig<D>, e: DType) {

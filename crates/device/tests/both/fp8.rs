@@ -5,7 +5,8 @@ use super::{Machine, Open, Rig, Sized, bits, check_close, normal, round};
 use plimsoll_base::DType::{self, Bf16, F32};
 use plimsoll_base::fp8::{largest, round_block, rounded, scale_of};
 use plimsoll_device::{
-    FP8_BLOCK, Fp8, Fp8Room, fp8_dtype, fp8_elements, fp8_row_scales, fp8_turned, matrix_elements,
+    Adapted, Adapter, AdapterBlock, FP8_BLOCK, Fp8, Fp8Room, Rounded, fp8_dtype, fp8_elements,
+    fp8_row_scales, fp8_turned, matrix_elements,
 };
 
 /// Less than a block, blocks that end early, several, and more steps than buffers.
@@ -42,11 +43,12 @@ fn buffers<D: Machine>((n, k): (usize, usize), e: DType) -> Vec<Sized<'static>> 
 }
 
 /// The rounded weights, and the memory of products with them.
-fn parts<D: Machine>(rig: &Rig<D>, (n, k): (usize, usize), e: DType) -> (Fp8<'static>, Fp8Room<'static>) {
+fn parts<D: Machine>(rig: &Rig<D>, (n, k): (usize, usize), e: DType) -> Rounded<'static> {
     let scales = D::KIND.multiplies_fp8.then(|| rig.buf("scales"));
     let of = Fp8::new(D::KIND, e, (rig.buf("codes"), scales), n, k);
     let turned = D::KIND.multiplies_fp8.then(|| rig.buf("turned"));
-    (of, Fp8Room { rows: rig.buf("rows"), scales: scales.map(|_| rig.buf("row_scales")), turned })
+    let room = Fp8Room { rows: rig.buf("rows"), scales: scales.map(|_| rig.buf("row_scales")), turned };
+    Rounded { w: of, room }
 }
 
 fn rounded_rows(x: &[f32], width: usize) -> Vec<f32> {
@@ -101,8 +103,8 @@ pub fn products_of_rounded_numbers_are_close_and_rows_are_their_own<D: Machine>(
             rig.dev.write_f32(rig.buf("x"), 0, &x);
             rig.set_matrix("w", n, k, e, &w);
             rig.set("bias", &normal(5, n, 1.0, e));
-            let (of, room) = parts(&rig, shape, e);
-            rig.dev.round_fp8(rig.matrix("w", n, k, e), of);
+            let of = parts(&rig, shape, e);
+            rig.dev.round_fp8(rig.matrix("w", n, k, e), of.w);
             let (want, size) = products(&rounded_rows(&x, k), &rounded_weights(&w, n, k), shape, false);
             let bias = rig.get("bias");
             let mut seen: [Vec<u32>; 3] = Default::default();
@@ -110,10 +112,10 @@ pub fn products_of_rounded_numbers_are_close_and_rows_are_their_own<D: Machine>(
                 let part = |name, width| rig.buf(name).slice(0, m * width);
                 let (x, out, sums) = (part("x", k), part("out", n), part("sums", n));
                 let name = |what: &str| format!("{what}: {m} rows of [{n}, {k}] {}", e.name());
-                rig.dev.matmul_fp8(x, of, room, None, None, out);
+                rig.dev.matmul_fp8(x, of, None, None, out);
                 let plain = rig.get("out")[..m * n].to_vec();
                 check_close(&plain, &want[..m * n], &size, tolerance(e), &name("plain"));
-                rig.dev.matmul_fp8(x, of, room, Some(rig.buf("bias")), None, out);
+                rig.dev.matmul_fp8(x, of, Some(rig.buf("bias")), None, out);
                 let biased = rig.get("out")[..m * n].to_vec();
                 let with_bias: Vec<f64> =
                     want[..m * n].iter().zip(bias.iter().cycle()).map(|(x, b)| x + f64::from(*b)).collect();
@@ -121,7 +123,7 @@ pub fn products_of_rounded_numbers_are_close_and_rows_are_their_own<D: Machine>(
                     size.iter().zip(bias.iter().cycle()).map(|(x, b)| x + f64::from(b.abs())).collect();
                 check_close(&biased, &with_bias, &of_both, tolerance(e), &name("bias"));
                 rig.dev.write_f32(sums, 0, &vec![1.0; m * n]);
-                rig.dev.matmul_fp8(x, of, room, None, Some(sums), sums);
+                rig.dev.matmul_fp8(x, of, None, Some(sums), sums);
                 let added = rig.get("sums")[..m * n].to_vec();
                 let one_more: Vec<f64> = want[..m * n].iter().map(|x| x + 1.0).collect();
                 let of_all: Vec<f64> = size.iter().map(|x| x + 1.0).collect();
@@ -149,11 +151,11 @@ pub fn gradients_pass_through_the_rounding<D: Machine>(open: Open<D>) {
             let (dy, w) = (uneven(6, MOST * n, n, e), normal(7, n * k, 0.05, e));
             rig.dev.write_f32(rig.buf("x"), 0, &dy);
             rig.set_matrix("w", n, k, e, &w);
-            let (of, room) = parts(&rig, shape, e);
-            rig.dev.round_fp8(rig.matrix("w", n, k, e), of);
+            let of = parts(&rig, shape, e);
+            rig.dev.round_fp8(rig.matrix("w", n, k, e), of.w);
             let (want, size) = products(&rounded_rows(&dy, n), &rounded_weights(&w, n, k), shape, true);
             for m in [201, 130, 5] {
-                rig.dev.matmul_fp8_dx(rig.buf("x").slice(0, m * n), of, room, rig.buf("out").slice(0, m * k));
+                rig.dev.matmul_fp8_dx(rig.buf("x").slice(0, m * n), of, rig.buf("out").slice(0, m * k));
                 let name = format!("{m} rows of [{n}, {k}] {}", e.name());
                 check_close(&rig.get("out")[..m * k], &want[..m * k], &size, tolerance(e), &name);
             }
@@ -170,19 +172,82 @@ pub fn a_block_that_is_not_finite_is_not_a_number<D: Machine>(open: Open<D>) {
             x[k + 130] = f32::INFINITY;
             rig.dev.write_f32(rig.buf("x"), 0, &x);
             rig.set_matrix("w", n, k, e, &vec![0.0; n * k]);
-            let (of, room) = parts(&rig, shape, e);
-            rig.dev.round_fp8(rig.matrix("w", n, k, e), of);
-            rig.dev.matmul_fp8(
-                rig.buf("x").slice(0, 2 * k),
-                of,
-                room,
-                None,
-                None,
-                rig.buf("out").slice(0, 2 * n),
-            );
+            let of = parts(&rig, shape, e);
+            rig.dev.round_fp8(rig.matrix("w", n, k, e), of.w);
+            rig.dev.matmul_fp8(rig.buf("x").slice(0, 2 * k), of, None, None, rig.buf("out").slice(0, 2 * n));
             let got = &rig.get("out")[..2 * n];
             assert!(got[..n].iter().all(|x| *x == 0.0), "zeros have a scale");
             assert!(got[n..].iter().all(|x| x.is_nan()), "the row with the infinite number");
+        }
+    }
+}
+
+/// Adapters add to the rounded product what they add to any: in f32, rounded once more.
+pub fn adapters_are_added_to_rounded_products<D: Machine>(open: Open<D>) {
+    const ROWS: usize = 70;
+    for (shape @ (n, k), rank) in [((160, 336), 8), ((48, 144), 16)] {
+        for e in dtypes::<D>().iter().copied() {
+            let elements = |n: usize, k: usize| matrix_elements(D::KIND, n as u64, k as u64, e) as usize;
+            let mut sizes = buffers::<D>(shape, e);
+            let of_adapter = [
+                ("a", e, elements(2 * rank, k)),
+                ("b0", e, elements(32, rank)),
+                ("b1", e, elements(16, rank)),
+                ("u", e, ROWS * 2 * rank),
+                ("du", e, ROWS * 2 * rank),
+                ("plain", e, ROWS * n.max(k)),
+            ];
+            sizes.extend(of_adapter);
+            for rig in open(&sizes).into_iter().filter(multiplies) {
+                rig.dev.write_f32(rig.buf("x"), 0, &uneven(3, ROWS * n.max(k), k, e));
+                rig.set_matrix("w", n, k, e, &normal(4, n * k, 0.05, e));
+                rig.set_matrix("a", 2 * rank, k, e, &normal(5, 2 * rank * k, 0.05, e));
+                rig.set_matrix("b0", 32, rank, e, &normal(6, 32 * rank, 0.1, e));
+                rig.set_matrix("b1", 16, rank, e, &normal(7, 16 * rank, 0.1, e));
+                rig.set("du", &normal(8, ROWS * 2 * rank, 0.1, e));
+                let of = parts(&rig, shape, e);
+                let w = rig.matrix("w", n, k, e);
+                rig.dev.round_fp8(w, of.w);
+                let block = |name, first, n| AdapterBlock { b: rig.matrix(name, n, rank, e), first };
+                let blocks = [Some(block("b0", 0, 32)), Some(block("b1", 32, 16))];
+                let blocks = std::array::from_fn(|i| blocks.get(i).copied().flatten());
+                let adapter = Adapter { a: rig.matrix("a", 2 * rank, k, e), blocks, scale: 2.0 };
+                let adapted = Adapted { w, codes: None, fp8: Some(of), bias: None, adapter };
+                let part = |name, width| rig.buf(name).slice(0, ROWS * width);
+                let (x, dy, u, du) = (part("x", k), part("x", n), rig.buf("u"), rig.buf("du"));
+                rig.dev.matmul_fp8(x, of, None, None, part("plain", n));
+                rig.dev.adapted(x, adapted, None, u, part("out", n));
+                let (plain, got, u) = (rig.get("plain"), rig.get("out"), rig.get("u"));
+                let [b0, b1] = [("b0", 32), ("b1", 16)].map(|(name, n)| rig.get_matrix(name, n, rank, e).0);
+                for (i, (got, plain)) in got[..ROWS * n].iter().zip(&plain).enumerate() {
+                    let (row, col) = (i / n, i % n);
+                    let (b, col, at) = if col < 32 { (&b0, col, 0) } else { (&b1, col - 32, rank) };
+                    let term = |j: usize| match b.get(col * rank + j) {
+                        Some(b) => f64::from(u[row * 2 * rank + at + j]) * f64::from(*b),
+                        None => 0.0,
+                    };
+                    let want = f64::from(*plain) + (0..rank).map(term).sum::<f64>();
+                    let off = (f64::from(*got) - want).abs();
+                    assert!(
+                        off <= 1e-4 + want.abs() / if e == Bf16 { 250.0 } else { 1e5 },
+                        "{i}: {got} {want}"
+                    );
+                }
+                rig.dev.matmul_fp8_dx(dy, of, part("plain", k));
+                rig.dev.adapted_dx(dy, adapted, du, part("out", k));
+                let (plain, got, du) = (rig.get("plain"), rig.get("out"), rig.get("du"));
+                let a = rig.get_matrix("a", 2 * rank, k, e).0;
+                for (i, (got, plain)) in got[..ROWS * k].iter().zip(&plain).enumerate() {
+                    let (row, col) = (i / k, i % k);
+                    let term = |j: usize| f64::from(du[row * 2 * rank + j]) * f64::from(a[j * k + col]);
+                    let want = f64::from(*plain) + (0..2 * rank).map(term).sum::<f64>();
+                    let off = (f64::from(*got) - want).abs();
+                    assert!(
+                        off <= 1e-4 + want.abs() / if e == Bf16 { 250.0 } else { 1e5 },
+                        "{i}: {got} {want}"
+                    );
+                }
+            }
         }
     }
 }

@@ -59,7 +59,7 @@ macro_rules! cases {
                 truncation_keeps_the_sets_that_the_definitions_name,
                 draws_stay_inside_the_set_that_sorting_gives, a_draw_depends_on_its_key_alone;
             fp8: products_of_rounded_numbers_are_close_and_rows_are_their_own, gradients_pass_through_the_rounding,
-                a_block_that_is_not_finite_is_not_a_number;
+                a_block_that_is_not_finite_is_not_a_number, adapters_are_added_to_rounded_products;
             head: logprobs_and_entropies_agree_with_f64, bits_do_not_depend_on_the_rows_beside,
                 gradients_agree_with_the_formula_and_with_differences;
             listed: the_most_likely_tokens_are_those_of_sorting, of_equal_logits_lower_ids_are_listed_first,

@@ -150,7 +150,7 @@ fn qk_norm(b: &mut Named<'_>) -> QkNorm<'static> {
 
 fn adapted(b: &mut Named<'_>) -> Adapted<'static> {
     let (w, bias) = (matrix(b("w")), Some(b("bias")));
-    Adapted { w, codes: None, bias, adapter: adapter(b, ["a", "b0", "b1"]) }
+    Adapted { w, codes: None, fp8: None, bias, adapter: adapter(b, ["a", "b0", "b1"]) }
 }
 
 fn adapter(b: &mut Named<'_>, [a, first, second]: [&'static str; 3]) -> Adapter<'static> {

@@ -4,7 +4,9 @@ use super::refusal::{damaged, unsupported};
 use super::tower::{is_module, module_name};
 use crate::Head;
 use crate::storage::read_small;
-use plimsoll_arch::{LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, TowerSpec, tower_adapted};
+use plimsoll_arch::{
+    Compute, LoraShape, LoraTarget, LoraTargets, ModelSpec, Quantization, TowerSpec, tower_adapted,
+};
 use plimsoll_base::{Result, shown, shown_number};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -14,6 +16,8 @@ const PREDICTS: &str = "CAUSAL_LM";
 const SCORES: &str = "SEQ_CLS";
 /// Heads that peft saves with the adapters of a sequence classifier; decoders have `score`.
 const HEADS: [&str; 2] = ["score", "classifier"];
+/// The key of `AdapterConfig::compute`.
+const COMPUTE: &str = "base_compute";
 /// The key of `AdapterConfig::quantize`.
 const QUANTIZATION: &str = "base_quantization";
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -39,6 +43,8 @@ pub struct AdapterConfig {
     pub head: Head,
     /// Storage of the base model's weights, if quantized: our key `base_quantization`, which peft and vLLM ignore.
     pub quantize: Option<Quantization>,
+    /// What the products below the adapter were computed with: our key `base_compute`.
+    pub compute: Compute,
     /// The tower over images that has adapters too.
     pub tower: Option<TowerSpec>,
 }
@@ -93,6 +99,9 @@ pub fn adapter_config_json(config: &AdapterConfig, model: &ModelSpec) -> Value {
     if let Some(how) = config.quantize {
         value[QUANTIZATION] = how.name().into();
     }
+    if config.compute != Compute::default() {
+        value[COMPUTE] = config.compute.name().into();
+    }
     value
 }
 
@@ -135,6 +144,7 @@ pub(super) struct Read {
     pub base: Option<String>,
     pub head: Head,
     pub quantize: Option<Quantization>,
+    compute: Compute,
 }
 
 impl Read {
@@ -170,8 +180,8 @@ impl Read {
     }
 
     pub fn with(self, targets: LoraTargets) -> AdapterConfig {
-        let Read { rank, alpha, rslora, base, head, quantize, .. } = self;
-        AdapterConfig { rank, alpha, rslora, targets, base, head, quantize, tower: None }
+        let Read { rank, alpha, rslora, base, head, quantize, compute, .. } = self;
+        AdapterConfig { rank, alpha, rslora, targets, base, head, quantize, compute, tower: None }
     }
 }
 
@@ -199,7 +209,7 @@ const NOT_BUILT: [(&str, &str); 19] = [
 ];
 
 /// The other keys that peft writes: those that are read, and those that do not affect the computation.
-const KNOWN: [&str; 25] = [
+const KNOWN: [&str; 26] = [
     "peft_type",
     "task_type",
     "bias",
@@ -211,6 +221,7 @@ const KNOWN: [&str; 25] = [
     "target_modules",
     PARAMETERS,
     QUANTIZATION,
+    COMPUTE,
     "auto_mapping",
     "peft_version",
     "revision",
@@ -251,6 +262,7 @@ pub(super) fn read(path: &Path) -> Result<Read> {
         base: base.filter(|base| !base.is_empty()).map(str::to_string),
         head: config.head(),
         quantize: config.quantize()?,
+        compute: config.compute()?,
     })
 }
 
@@ -339,6 +351,12 @@ impl Config {
         let Some(value) = self.present(QUANTIZATION) else { return Ok(None) };
         let found = Quantization::ALL.into_iter().find(|how| *value == how.name());
         found.map(Some).ok_or_else(|| self.wrong(QUANTIZATION, value, "\"nf4\", \"gguf\" or \"mxfp4\""))
+    }
+
+    fn compute(&self) -> Result<Compute> {
+        let Some(value) = self.present(COMPUTE) else { return Ok(Compute::default()) };
+        let found = Compute::ALL.into_iter().find(|compute| *value == compute.name());
+        found.ok_or_else(|| self.wrong(COMPUTE, value, "\"full\" or \"fp8\""))
     }
 
     fn flag(&self, key: &str) -> Result<bool> {

@@ -14,7 +14,7 @@ use crate::grading::GradedRequest;
 use crate::hub;
 use crate::image_table::ImageTable;
 use crate::model_reward;
-use crate::models::{encodings_of, reward_adapters, reward_models, sample_as_trained};
+use crate::models::{encodings_of, reward_adapters, reward_models, sample_as_trained, trained_with};
 use crate::responder::Responder;
 use crate::responses::{KeptSample, Place, SamplesHeader};
 use crate::runner::{Runner, open, open_verb};
@@ -232,18 +232,17 @@ pub fn eval(verb: &VerbFile, rows_to: Option<&Path>, responses_to: Option<&Path>
         found.push(one.report);
         examples.push(one.examples);
     }
-    if let Some(file) = responses {
-        file.finish()?;
-    }
+    responses.map(Responses::finish).transpose()?;
     if let Some(path) = rows_to {
         pass_rates::write(path, &verb.data, &sets, &found)?;
     }
     let mut value = verb_report(&how, &sets, &found, &examples);
-    [value["compute"], value["trained_with"]] = [report.shape.compute(), model.compute].map(|of| json!(of));
+    value["compute"] = json!(report.shape.compute());
+    [value["model"], value["trained_with"]] = [json!(verb.model), json!(trained_with(&model))];
     value["prompts_are"] = json!(text.first_prompt_words(&sets[0].items[0]));
-    [value["model"], value["samples_per_prompt"]] = [json!(verb.model), json!(how.samples)];
-    value["arena_bytes"] = json!(report.plan.arena_bytes());
-    value["rss_peak_bytes"] = json!(Host::this().rss().peak);
+    value["samples_per_prompt"] = json!(how.samples);
+    let rss = json!(Host::this().rss().peak);
+    [value["arena_bytes"], value["rss_peak_bytes"]] = [json!(report.plan.arena_bytes()), rss];
     Ok(value)
 }
 

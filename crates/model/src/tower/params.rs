@@ -47,7 +47,7 @@ pub(super) struct Linear<'a> {
 impl<'a> Linear<'a> {
     /// Returns its weights with its adapters, and a bias or none.
     pub(super) fn adapted(&self, bias: Option<Buf<'a>>) -> Option<Adapted<'a>> {
-        self.adapter.map(|adapter| Adapted { w: self.w, codes: None, bias, adapter })
+        self.adapter.map(|adapter| Adapted { w: self.w, codes: None, fp8: None, bias, adapter })
     }
 }
 

@@ -47,7 +47,7 @@ struct Common {
     #[arg(long, global = true, default_value = "bf16", value_parser = one_of::<ModelDtype>(["bf16", "f32"]))]
     dtype: ModelDtype,
     /// What products are computed with: the weights as they are, or weights and inputs rounded to eight bits.
-    #[arg(long, global = true, default_value = "full", conflicts_with = "lora_rank", value_parser = one_of::<Compute>(["full", "fp8"]))]
+    #[arg(long, global = true, default_value = "full", conflicts_with_all = ["lora_merge", "lora_quantize"], value_parser = one_of::<Compute>(["full", "fp8"]))]
     compute: Compute,
     /// Where it runs: a GPU if there is one, else the CPU.
     #[arg(long, global = true, default_value = "auto", value_parser = devices())]

@@ -63,6 +63,29 @@ fn a_reference_is_the_policy_at_first_and_the_files_name_what_it_is() {
 }
 
 #[test]
+fn adapters_learn_on_it_and_their_files_name_it() {
+    let folder = Run::new(SMALL);
+    let sets = [FP8, "train.steps=3", "lora.rank=4", "loss.kl_coef=0.01", "train.learning_rate=1e-3"];
+    folder.train("a", &sets);
+    let metrics = folder.metrics("a");
+    assert!(metrics.iter().all(|step| number(step, "rollout/logprob_mismatch_max") == 0.0));
+    assert_eq!(number(&metrics[0], "kl"), 0.0, "the reference is the policy without its adapter");
+    assert!(number(&metrics[2], "kl") != 0.0, "it learns");
+    folder.train("ranks", &[&sets[..], &["--ranks=2"]].concat());
+    assert_eq!(left(&folder, "ranks"), left(&folder, "a"));
+    let at = folder.path("a/checkpoints/latest");
+    let config = std::fs::read_to_string(at.join("adapter_config.json")).expect("a file");
+    assert!(config.contains("\"base_compute\": \"fp8\""), "{config}");
+    let at = at.to_str().expect("UTF-8");
+    let eval = ["eval", "--model", at, "--data", "builtin:addition", "--prompts-max", "5", "--json"];
+    let found = json(&eval);
+    assert_eq!((&found["compute"], &found["trained_with"]), (&"fp8".into(), &"fp8".into()));
+    let model: &'static str = format!("model={at}").leak();
+    let keys = ["lora.rank=4", "lora.alpha=16"];
+    folder.plan_refused(&[&[model][..], &keys].concat(), 2, &["error[compute-differs]"]);
+}
+
+#[test]
 fn its_memory_is_planned_and_what_it_cannot_is_named() {
     let folder = Run::new(SMALL);
     let plan = folder.plan(&[FP8]);
@@ -72,7 +95,8 @@ fn its_memory_is_planned_and_what_it_cannot_is_named() {
     assert!(region(&folder.plan(&[]), "actor.fp8").is_none());
     for (sets, slug, words) in [
         (&["model_options.compute=fp4"][..], "bad-value", "\"full\" or \"fp8\""),
-        (&[FP8, "lora.rank=4"], "not-built", "added to"),
+        (&[FP8, "lora.rank=4", "lora.merge=true"], "not-built", "rounded anew"),
+        (&[FP8, "lora.rank=4", "lora.quantize=nf4"], "contradictory-keys", "other numbers"),
         (&[FP8, "run.zero_stage=3"], "not-built", "whole on every rank"),
         (&[FP8, "memory.offload=[\"reference\"]"], "not-built", "stay on the device"),
     ] {

@@ -9,7 +9,7 @@ use plimsoll_files::{
     ADAPTER_TENSORS_MAX, Adapter, AdapterConfig, Head, OpenModel, adapter_ends, adapter_tensors,
 };
 use plimsoll_infer::codes::{check_blocks, check_codes};
-use plimsoll_infer::models::{open_any_model, open_model, other_tokens, reward_models};
+use plimsoll_infer::models::{open_any_model, open_model, other_tokens, reward_models, trained_with};
 use plimsoll_plan::{PerRole, RoleName};
 use std::path::Path;
 
@@ -114,7 +114,7 @@ pub(crate) fn trained_model(run: &RunSpec, name: &str, options: &ModelOptions) -
 ///
 /// Errors: `compute-differs`.
 fn check_compute(run: &RunSpec, name: &str, model: &OpenModel) -> Result<()> {
-    let of_model = model.compute;
+    let of_model = trained_with(model);
     if !run.model_options.compute.is_auto() || of_model == Compute::default() {
         return Ok(());
     }

@@ -283,6 +283,7 @@ fn adapter_config(trainer: &Trainer<'_>, model: &OpenModel) -> Option<AdapterCon
         base: base.map(|base| adapter_base(&base)),
         head: trainer.sampler.shape.head,
         quantize,
+        compute: trainer.sampler.shape.compute(),
         tower,
     })
 }

@@ -42,7 +42,13 @@ pub(super) fn product(
     let u = layer.bufs.u_once.expect("a pass with adapters of the product has room for u of a head");
     let u = u.slice(0, layer.pass.rows * adapter.a.n);
     let of_one = |head, x, w, y| {
-        let adapted = Adapted { w, codes: None, bias: None, adapter: bufs.adapter_part(adapter, head, part) };
+        let adapted = Adapted {
+            w,
+            codes: None,
+            fp8: None,
+            bias: None,
+            adapter: bufs.adapter_part(adapter, head, part),
+        };
         if is_turned {
             dev.adapt_backward_u(x, adapted.adapter, u);
             dev.adapted_dx(x, adapted, u, y);
