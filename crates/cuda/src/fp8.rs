@@ -104,12 +104,12 @@ fn product(
     // The library takes whole fours of rows, whose scales lie that far apart.
     let whole = m / 4 * 4;
     let by_library = Fp8Shape { m: whole, ..of };
-    if m <= TILE_ROWS || !fp8_library::takes(dev, &by_library) {
-        return own(0, m, scales);
-    }
+    let is_few = m <= TILE_ROWS;
+    let found = if is_few { None } else { fp8_library::algorithm(dev, &by_library) };
+    let Some(algorithm) = found else { return own(0, m, scales) };
     let of_whole = operands(0, scales, whole);
     round_rows(dev, dev.address(x), whole, k, &of_whole);
-    let put = || fp8_library::put(dev, &by_library, &of_whole);
+    let put = || fp8_library::put(dev, &by_library, &of_whole, &algorithm, dev.workspace());
     let done = match &dev.profile {
         Some(profile) => profile.time(&dev.gpu, || "Fp8".to_string(), put),
         None => put(),

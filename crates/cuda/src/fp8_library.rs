@@ -23,20 +23,10 @@ const PROBED_MIN: usize = 16;
 /// Alignment of what a probe places.
 const ALIGN: usize = 256;
 
-/// True if the library computes a product of this shape with our bits.
-pub(super) fn takes(dev: &CudaDevice, of: &Fp8Shape) -> bool {
-    algorithm(dev, of).is_some()
-}
-
-/// Queues a product that it takes.
+/// Queues a product by an algorithm that `algorithm` returned.
 ///
 /// Errors: `cuda-failed`.
-pub(super) fn put(dev: &CudaDevice, of: &Fp8Shape, operands: &Fp8Operands) -> Result<()> {
-    let algorithm = algorithm(dev, of).expect("a product that the library takes");
-    put_with(dev, of, operands, &algorithm, dev.workspace())
-}
-
-fn put_with(
+pub(super) fn put(
     dev: &CudaDevice,
     of: &Fp8Shape,
     operands: &Fp8Operands,
@@ -61,8 +51,8 @@ fn put_with(
     lt.put(&dev.gpu, &description, addresses, beta, algorithm, workspace).map_err(|e| failed(&what(), e))
 }
 
-/// Returns the algorithm for a shape whose M is rounded up, found once.
-fn algorithm(dev: &CudaDevice, of: &Fp8Shape) -> Option<Algorithm> {
+/// Returns the algorithm by which the library computes a shape, M rounded up, with our bits; found once.
+pub(super) fn algorithm(dev: &CudaDevice, of: &Fp8Shape) -> Option<Algorithm> {
     let rounded = Fp8Shape { m: of.m.next_power_of_two(), ..*of };
     let mut found = dev.blas.of_fp8.lock().unwrap_or_else(|e| e.into_inner());
     *found.entry(rounded).or_insert_with(|| {
@@ -145,9 +135,8 @@ impl Probe {
             launch(dev, &self.shape, &self.ours);
             Some(())
         });
-        let theirs = bits(self.theirs.out, &|| {
-            put_with(dev, &self.shape, &self.theirs, algorithm, self.workspace).ok()
-        });
+        let theirs =
+            bits(self.theirs.out, &|| put(dev, &self.shape, &self.theirs, algorithm, self.workspace).ok());
         ours.is_some() && ours == theirs
     }
 }

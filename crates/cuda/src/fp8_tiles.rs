@@ -6,7 +6,7 @@ use super::boxes::{SHARED_MAX, STAGES_MAX, tensor_map};
 use super::lt::Fp8Shape;
 use super::{Arg, CudaDevice, Launch};
 use plimsoll_base::DType;
-use plimsoll_device::{FP8_BLOCK, fp8_pitch};
+use plimsoll_device::{FP8_BLOCK, FP8_WIDTH_MAX, fp8_pitch};
 use std::sync::atomic::Ordering;
 
 /// Rows that four warps multiply, and those of a tile, which has at most two groups of them.
@@ -74,7 +74,7 @@ pub(super) fn launch(dev: &CudaDevice, of: &Fp8Shape, operands: &Fp8Operands) {
     let each = bytes + GROUP_ROWS * groups * 4;
     let stages = ((SHARED_MAX - FIXED_BYTES - after) / each).min(STAGES_MAX);
     let steps = k.div_ceil(FP8_BLOCK);
-    assert!(steps <= STEPS_MAX - SETS, "{k} inputs");
+    assert!(k <= FP8_WIDTH_MAX && steps <= STEPS_MAX - SETS, "{k} inputs");
     let is_recording = dev.pipeline.is_recording.load(Ordering::Relaxed);
     // Two codes are as long as an element.
     let map =

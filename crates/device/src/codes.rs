@@ -7,6 +7,7 @@
 //! that holds the block, so a number that does not change is stored as it was, whatever its block does.
 
 pub use plimsoll_base::DType;
+pub use plimsoll_base::fp8::largest;
 use plimsoll_memory::Buf;
 
 /// Elements that share a scale: 1.016 bytes a number.
@@ -136,12 +137,6 @@ pub fn encode_blocks<C: Code>(x: &[f32], codes: &mut [C], scales: &mut [f32]) {
             *code = C::encode(x, *scale, NEAREST);
         }
     }
-}
-
-/// Returns the f32 bits of the largest absolute value.
-#[inline(always)]
-pub fn largest(x: &[f32]) -> u32 {
-    x.iter().fold(0, |most, x| most.max(x.to_bits() & 0x7fff_ffff))
 }
 
 /// Runs an expression with `C` as the type of a buffer of codes.

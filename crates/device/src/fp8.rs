@@ -9,6 +9,9 @@ use plimsoll_base::DType;
 pub use plimsoll_base::fp8::{FP8_BLOCK, FP8_UNIT};
 use plimsoll_memory::Buf;
 
+/// Maximum inputs and outputs of a product: the steps for which a card's kernel has room.
+pub const FP8_WIDTH_MAX: usize = 508 * FP8_BLOCK;
+
 /// A matrix of weights `[n, k]` that is rounded. n and k are multiples of `FP8_UNIT`.
 #[derive(Clone, Copy, Debug)]
 pub struct Fp8<'a> {

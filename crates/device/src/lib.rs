@@ -57,8 +57,8 @@ pub use experts::{
 };
 pub use experts_adapter::{AdaptExpertsBackward, EXPERTS_BLOCKS_MAX, ExpertsAdapter};
 pub use fp8::{
-    FP8_BLOCK, FP8_UNIT, Fp8, Fp8Room, Rounded, fp8_dtype, fp8_elements, fp8_pitch, fp8_row_scales,
-    fp8_turned,
+    FP8_BLOCK, FP8_UNIT, FP8_WIDTH_MAX, Fp8, Fp8Room, Rounded, fp8_dtype, fp8_elements, fp8_pitch,
+    fp8_row_scales, fp8_turned,
 };
 pub use head::{DivergenceBackward, HeadBackward, HeadDivergence, HeadSide, Measure};
 pub use layout::{Kv, Layouts, Matrix, MatrixLayout, PANEL, matrix_elements};

@@ -8,7 +8,8 @@ use crate::weights::Params;
 use plimsoll_arch::{ModelSpec, Product, Site, SiteMap, products};
 use plimsoll_base::{DType, Result};
 use plimsoll_device::{
-    Device, FP8_UNIT, Fp8, Fp8Room, Layouts, fp8_dtype, fp8_elements, fp8_row_scales, fp8_turned,
+    Device, FP8_UNIT, FP8_WIDTH_MAX, Fp8, Fp8Room, Layouts, fp8_dtype, fp8_elements, fp8_row_scales,
+    fp8_turned,
 };
 use plimsoll_memory::{Buf, Layout};
 
@@ -16,11 +17,11 @@ use plimsoll_memory::{Buf, Layout};
 const ALIGN: u64 = 64;
 
 /// Returns whether a product is computed so. Those of experts, of single heads and of the gates of linear attention are
-/// not, nor are those whose sizes are no whole units.
+/// not, nor are those whose sizes are no whole units, or larger than devices take.
 fn is_rounded(product: &Product) -> bool {
     let site = product.kind.site().filter(|site| !matches!(site, Site::LatentUp | Site::Delta));
-    let is_whole = |n: u32| (n as usize).is_multiple_of(FP8_UNIT);
-    site.is_some() && product.experts.is_none() && is_whole(product.n) && is_whole(product.k)
+    let is_taken = |n: u32| (n as usize).is_multiple_of(FP8_UNIT) && n as usize <= FP8_WIDTH_MAX;
+    site.is_some() && product.experts.is_none() && is_taken(product.n) && is_taken(product.k)
 }
 
 /// The products of a model that are computed with numbers of eight bits, and where the rounded weights of each are.
@@ -31,8 +32,6 @@ pub struct Fp8Table {
     pub codes: u64,
     /// Elements of `Fp8Bufs::scales`.
     pub scales: u64,
-    /// Weights that are rounded.
-    pub weights: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,7 +47,7 @@ struct Fp8Place {
 impl Fp8Table {
     /// Returns the table of a model on a kind of device.
     pub fn new(spec: &ModelSpec, kind: &Layouts, weights: DType) -> Fp8Table {
-        let mut table = Fp8Table { places: Vec::new(), codes: 0, scales: 0, weights: 0 };
+        let mut table = Fp8Table { places: Vec::new(), codes: 0, scales: 0 };
         for layer in 0..spec.layers.len() {
             for product @ Product { n, k, .. } in products(spec, layer).into_iter().filter(is_rounded) {
                 let site = product.kind.site().expect("a rounded product has a site");
@@ -57,7 +56,6 @@ impl Fp8Table {
                 table.places.push(place);
                 table.codes += codes.next_multiple_of(ALIGN);
                 table.scales += scales.next_multiple_of(ALIGN);
-                table.weights += u64::from(n) * u64::from(k);
             }
         }
         table

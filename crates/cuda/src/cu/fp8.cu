@@ -136,9 +136,8 @@ __device__ __forceinline__ void fp8_rows(const Fp8& of, const Fp8Scales& by, con
     // After the buffers, and what products read beyond the last: the scales of x of each.
     const u32 x_scales = ring.buffers + of.stages * step_bytes + (GROUPS * 64 - of.box) * 128;
     constexpr u32 SCALES_BYTES = GROUPS * 64 * 4;
-    constexpr u32 RUNS = Put::RUNS, WIDTH = N / RUNS;
     // Tiles of the same columns follow one another, so that W comes from memory once.
-    const u32 row_tiles = tiles_of(of.rows, GROUPS * 64), tiles = row_tiles * tiles_of(of.cols, WIDTH);
+    const u32 row_tiles = tiles_of(of.rows, GROUPS * 64), tiles = row_tiles * tiles_of(of.cols, N);
     const u32 warp = own_warp();
     if (warp == 4 * GROUPS) {
         if (threadIdx.x % WARP > 0) return;
@@ -153,9 +152,7 @@ __device__ __forceinline__ void fp8_rows(const Fp8& of, const Fp8Scales& by, con
                     if (ahead == 0 && i == 0 && tile == blockIdx.x) wait_for_others();
                     ring.fill(full_bytes);
                 }
-#pragma unroll
-                for (u32 run = 0; run < RUNS; run++)
-                    copy_box(ring.at() + of_x + run * WIDTH * 128, w, i * FP8_PAIRS, run * of.cols + tile / row_tiles * WIDTH, ring.full());
+                copy_box(ring.at() + of_x, w, i * FP8_PAIRS, tile / row_tiles * N, ring.full());
                 ring.next();
             }
         }
@@ -176,11 +173,10 @@ __device__ __forceinline__ void fp8_rows(const Fp8& of, const Fp8Scales& by, con
         const Fp8Parts own = {first * 128, of_x, x_scales + (first + own_row()) * 4, SCALES_BYTES};
         wait_for_others();
         for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            const u32 r = tile % row_tiles * GROUPS * 64 + first + own_row(), col = tile / row_tiles * WIDTH;
+            const u32 r = tile % row_tiles * GROUPS * 64 + first + own_row(), col = tile / row_tiles * N;
             // Columns beyond the matrix have the scale of its last.
-            const u32 last = (RUNS * of.cols - 1) / FP8_BLOCK, block = col / FP8_BLOCK;
-            const u32 other = RUNS == 2 ? (of.cols + col) / FP8_BLOCK : block + 1;
-            const u32 split = RUNS == 2 ? N / 16 : (FP8_BLOCK - col % FP8_BLOCK) / 8;
+            const u32 last = (of.cols - 1) / FP8_BLOCK, block = col / FP8_BLOCK, other = block + 1;
+            const u32 split = (FP8_BLOCK - col % FP8_BLOCK) / 8;
             group_barrier(group);
             for (u32 i = threadIdx.x % 128; i < of.steps; i += 128) {
                 const float* w = by.w + (i < by.steps ? i : by.steps - 1);
